@@ -69,6 +69,8 @@ class SubjectVault:
     """A vault with one data key for each subject, for any number of threads and processes."""
 
     _known: dict[bytes, Owner]
+    _connection: Any  # of the database whose vault was checked
+    _version: int  # of the database when `_known` was empty
 
     def __init__(self, database: Database, place: Place, tools: KeyTools) -> None:
         self._database, self._place, self._tools = database, place, tools

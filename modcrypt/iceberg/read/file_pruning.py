@@ -151,7 +151,8 @@ def _misplaced_values(transform: Any, kind: IcebergType) -> tuple[range, ...]:
         return (range(-(1 << 31), 1),)
     if not isinstance(transform, TruncateTransform):
         return ()
-    bits = {IntegerType: (31,), LongType: (31, 63)}.get(type(kind), ())
+    is_int, is_long = isinstance(kind, IntegerType), isinstance(kind, LongType)
+    bits = [31, 63] if is_long else [31] if is_int else []
     return tuple(range((1 << each) - transform.width + 1, 1 << each) for each in bits)
 
 
