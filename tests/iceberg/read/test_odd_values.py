@@ -23,6 +23,7 @@ from pyiceberg.expressions import (
     NotIn,
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.transforms import (
     BucketTransform,
     DayTransform,
@@ -32,9 +33,11 @@ from pyiceberg.transforms import (
     Transform,
     TruncateTransform,
 )
+from pyiceberg.types import DateType, IcebergType, NestedField, TimestampType
 
 from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg import IcebergTable, open_table
+from modcrypt.iceberg.read.file_pruning import SpecFilter
 from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, struct
 from tests.support.iceberg.built_tables import ids, open_built, position_deletes, spec
@@ -210,6 +213,16 @@ def test_the_least_ints_are_found_after_they_became_longs(tmp_path: Path) -> Non
     assert find_ids(table, f"n = -{2**31}") == find_ids(table, "n < -5") == [0]
     assert find_ids(table, "n > 5") == [2, 3]
     assert find_ids(table.delete("n < 0"), "n is not null") == [1, 2, 3]
+
+
+@each_case("kind, may_match", [(DateType(), False), (TimestampType(), True)])
+def test_dates_before_1970_are_in_their_own_partition(kind: IcebergType, may_match: bool) -> None:
+    """Unlike times, of which pyiceberg puts the last second into the next day."""
+    schema = Schema(NestedField(1, "x", kind))
+    by_day = PartitionSpec(PartitionField(1, 1000, DayTransform(), "day"))
+    row_filter = predicate(EqualTo, "x", "1969-12-25" + "T00:00:00" * may_match)
+    assert SpecFilter(by_day, schema, row_filter).partition_may_match({1000: -1}) is may_match
+    assert SpecFilter(by_day, schema, row_filter).partition_may_match({1000: -7})
 
 
 @each_case("transform", [DayTransform(), TruncateTransform(2**30)])
