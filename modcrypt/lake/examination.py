@@ -117,7 +117,7 @@ class FooterExamination:
                 file = OpenFile(source, decryption)
                 check_border(file.footer.file_unique, decryption)
                 return file, template
-            # Of a file that stores no prefix, the tag or signature tells that it has another one.
+            # If a file does not store its prefix, only a tag or signature shows that it is another.
             except (AadPrefixError, TagMismatchError, FooterSignatureError) as error:
                 refused = refused or error
         assert refused is not None
@@ -241,7 +241,7 @@ class FooterExamination:
 
 
 def describe_previous(template: str) -> str:
-    """Return what is said of a file whose AAD prefix is of a previous template."""
+    """Return the message about a file whose AAD prefix has a previous template."""
     bound = f"is the previous one, {template!r}" if template else "is missing"
     return f"its AAD prefix {bound}"
 

@@ -351,14 +351,15 @@ def convert_batch(
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     there = {name: fields[name] for name in columns if name in fields}
     keys = dict.fromkeys(cells.key for cells in there.values())
-    owners = {key: find_owners(vault, columns[key], create=create) for key in keys}
-    for name, cells in there.items():
-        if cells.vault not in ("", vault.id):  # else erased there, and not here, would be the same
+    for name, cells in there.items():  # before a subject is unknown, or erased, in this vault alone
+        if cells.vault not in ("", vault.id):
             raise KeyNotFoundError(
                 f"column {name} is under keys of the subject vault {cells.vault}, and this is "
                 f"{vault.id}; open that one",
                 name,
             )
+    owners = {key: find_owners(vault, columns[key], create=create) for key in keys}
+    for name, cells in there.items():
         leaves = {
             path: partial(convert, CellColumn(cells.dataset, path, kind), owners=owners[cells.key])
             for path, kind in cells.leaf_types().items()

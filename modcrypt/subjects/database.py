@@ -17,6 +17,7 @@ import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from operator import lt
 from typing import Any
 
 from modcrypt.errors import FormatError
@@ -56,6 +57,7 @@ class Database:
     def __init__(self, address: str) -> None:
         self._server = is_server(address)
         self._address = address if self._server else os.path.abspath(address)
+        self._name = "the PostgreSQL vault" if self._server else self._address
         self.lock = fork_safe(threading.RLock())
         self._connections: dict[tuple[int, ...], Any] = {}  # one, by its process and its file
         self._changes = False  # in a transaction
@@ -93,6 +95,20 @@ class Database:
             part = ordered[at : at + BATCH]
             yield from self.query(f"{sql} WHERE reference IN ({','.join('?' * len(part))})", part)
 
+    def page(self, sql: str, after: bytes) -> list[tuple[Any, ...]]:
+        """Return the next rows of a statement, in the order of their references.
+
+        Raise FormatError if they have another order, as in a file that somebody made: who reads
+        page by page would never end.
+        """
+        page = f"{sql} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
+        rows = self.query(page, (after,))
+        references = [after, *(row[0] for row in rows)]
+        is_sorted = {*map(type, references)} == {bytes} and all(map(lt, references, references[1:]))
+        if not is_sorted:
+            raise FormatError(f"{self._name} was altered: its rows have no order; restore a backup")
+        return rows
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Run a block that others see as a whole or not at all; one process writes at a time."""
@@ -118,6 +134,10 @@ class Database:
         with self._cursor() as cursor:
             return cursor.connection
 
+    def version(self) -> int:
+        """Return a number that changes when others write to the file, or copy another over it."""
+        return 0 if self._server else int(self.query("PRAGMA data_version")[0][0])
+
     def _connect(self) -> Any:
         """Return the connection of this process: a forked child must not use its parent's."""
         owner: tuple[int, ...] = (os.getpid(),)
@@ -141,7 +161,7 @@ class Database:
         except Exception as error:
             if type(error).__module__.partition(".")[0] not in ("sqlite3", "psycopg"):
                 raise
-            failure = _convert(error, "the PostgreSQL vault" if self._server else self._address)
+            failure = _convert(error, self._name)
             if self._server and isinstance(failure, OSError):
                 self.close()  # the next call connects again
             raise failure from None

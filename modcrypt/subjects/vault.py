@@ -27,7 +27,7 @@ from modcrypt.kms.key_tools import KeyTools
 from modcrypt.report.text import format_count
 from modcrypt.runtime.collector import paused_collector
 from modcrypt.runtime.tracebacks import hide_frames
-from modcrypt.subjects.database import BATCH, FORMAT, Database, create_database, is_server
+from modcrypt.subjects.database import FORMAT, Database, create_database, is_server
 from modcrypt.subjects.key_file import (
     KEY_LENGTH,
     REFERENCE_SIZE,
@@ -69,6 +69,8 @@ class SubjectVault:
     """A vault with one data key for each subject, for any number of threads and processes."""
 
     _known: dict[bytes, Owner]
+    _connection: Any  # of the database whose vault was checked
+    _version: int  # of the database when `_known` was empty
 
     def __init__(self, database: Database, place: Place, tools: KeyTools) -> None:
         self._database, self._place, self._tools = database, place, tools
@@ -123,7 +125,7 @@ class SubjectVault:
             KeyMaterialError: A row was altered or moved.
             FormatError, OSError: The database is damaged, or cannot be used.
         """
-        self._refresh()
+        self._refresh(writes=create)
         known = self._known  # other threads may clear it, or an erasure replace it
         owners = {subject: known.get(subject) for subject in subjects}
         if new := [subject for subject, owner in owners.items() if owner is None]:
@@ -194,16 +196,23 @@ class SubjectVault:
         except (TagError, TypeError):
             raise KeyMaterialError(f"a subject's key does not unwrap: {_ADVICE}") from None
 
-    def _refresh(self) -> None:
-        """Read the key file again if it was changed, as by an erasure, or the database replaced."""
+    def _refresh(self, *, writes: bool = False) -> None:
+        """Read the key file again if it was changed, as by an erasure, or the database replaced.
+
+        With `writes`, forget all keys of subjects if others changed the database: a backup that was
+        copied over it may lack them, and nothing would open new values.
+        """
         is_same = self._database.connect() is self._connection
         if not (is_same and is_current(self._place, self._keys)):
             self._read_keys()
+        elif writes and self._database.version() != self._version:
+            self._version, self._known = self._database.version(), {}
 
     def _read_keys(self) -> None:
         """Read the key file as it is now, which must be that of the database."""
         with self._database.lock:  # no thread changes the file between reading and keeping it
             keys = read_key_file(self._place, self._tools)
+            self._version = self._database.version()
             self._check_database(keys)
             self._keep(keys)
             self._connection = self._database.connect()
@@ -233,9 +242,10 @@ class SubjectVault:
         found: dict[bytes, tuple[str, str]] = {}
         for reference, *erasure, proof in rows:
             request, time = map(str, erasure)
-            is_text = not isinstance(reference, bytes)  # SQLite stores any type
-            expected = "none" if is_text else self._keys.proof(reference, request, time)
-            if not hmac.compare_digest(expected.encode(), str(proof).encode()):
+            is_proven = isinstance(reference, bytes) and hmac.compare_digest(
+                self._keys.proof(reference, request, time).encode(), str(proof).encode()
+            )
+            if not is_proven:
                 raise KeyMaterialError(f"the row of an erased subject has a wrong proof: {_ADVICE}")
             found[reference] = request, time
         return found
@@ -246,8 +256,7 @@ class SubjectVault:
         Raise KeyMaterialError for a wrong proof.
         """
         known, after = set(self._keys.erased), b""
-        page = f"{_ERASED} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
-        while rows := self._database.query(page, (after,)):
+        while rows := self._database.page(_ERASED, after):
             known |= self._check_proofs(rows).keys()
             after = rows[-1][0]
         return max(0, self._keys.erasures - len(known))
@@ -337,9 +346,8 @@ class SubjectVault:
 
         Those of erased subjects, which someone may have put back, are not: they would open again.
         """
-        select = f"{_ROWS} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
         with self._changing() as keys:  # another rotation may have ended and begun since
-            rows = self._database.query(select, (after,))
+            rows = self._database.page(_ROWS, after)
             opened = self._unwrap(rows)  # also those under the newest KEK: a check
             older = [row[0] for row in rows if row[0] in opened and row[1] != keys.newest]
             wrapped = keys.wrap({each: opened[each] for each in older})

@@ -7,6 +7,7 @@ import pickle
 import re
 import shutil
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from modcrypt.subjects import key_file
 from modcrypt.subjects.database import Database
 from modcrypt.subjects.key_file import is_current
 from modcrypt.subjects.vault import SubjectErasedError, SubjectVault, create_vault, open_vault
+from tests.support.sample_vault import fingerprints
 from tests.support.subject_writers import run_writers
 from tests.support.vault_changes import ALICE, BOB, CAROL, change, keys_of, reopen
 
@@ -355,6 +357,18 @@ def test_a_database_that_is_replaced_is_opened_again(vault: SubjectVault, tools:
     os.rename("subjects.db", "moved.db")
     with pytest.raises(FileNotFoundError, match="subjects create"):
         keys_of(vault, BOB, create=True)
+
+
+def test_a_backup_that_is_copied_over_the_database(vault: SubjectVault, tools: KeyTools) -> None:
+    """Its file stays the same, and keys that are kept in memory are not in it."""
+    shutil.copy("subjects.db", "backup.db")
+    vault.find([BOB], create=True)
+    shutil.copy("backup.db", "subjects.db")
+    (found,) = vault.find([BOB], create=True)
+    vault.find([BOB, ALICE], create=True)
+    with closing(reopen(tools)) as other:
+        assert other.find([BOB], create=False)[0][0] == found[0]
+        assert fingerprints(other, [found[0]]) == fingerprints(vault, [found[0]])
 
 
 def test_a_database_that_is_replaced_while_it_is_changed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,41 @@ def test_a_planted_erasure_is_an_error(vault: SubjectVault, tools: KeyTools, pla
         vault.examine(vault.references([erased])[0])
     with pytest.raises(KeyMaterialError, match="wrong proof"):
         vault.erase(vault.references([erased]), "GDPR-17")
+
+
+def reverse_rows(table: str) -> None:
+    """Reverse the cells of a table of one page: SQLite relies on their order, and skips none."""
+    with closing(sqlite3.connect("subjects.db")) as database:
+        select = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (page,) = database.execute(select, (table,)).fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+    data = bytearray(Path("subjects.db").read_bytes())
+    start = (page - 1) * size + 8
+    end = start + 2 * int.from_bytes(data[start - 5 : start - 3])
+    cells = [data[at : at + 2] for at in range(start, end, 2)]
+    data[start:end] = b"".join(reversed(cells))
+    Path("subjects.db").write_bytes(data)
+
+
+def test_rows_without_order_are_not_read_without_end(vault: SubjectVault, tools: KeyTools) -> None:
+    keys_of(vault, ALICE, BOB, CAROL, create=True)
+    vault.erase(vault.references([ALICE, BOB]), "GDPR-17")
+    keys_of(vault, b"1", create=True)
+    vault.close()
+    reverse_rows("erased_subject")
+    with pytest.raises(FormatError, match="its rows have no order"):
+        reopen(tools).status()
+    reverse_rows("erased_subject")
+    reverse_rows("subject_key")
+    with pytest.raises(FormatError, match="its rows have no order"):
+        reopen(tools).rotate()
+
+
+def test_an_erased_subject_of_another_type_has_no_proof(vault: SubjectVault) -> None:
+    """SQLite stores any type in any column, and any row in a file that somebody made."""
+    for reference in ("text", None, 7):
+        with pytest.raises(KeyMaterialError, match="wrong proof"):
+            vault._check_proofs([(reference, "GDPR-17", "2026", "none")])
 
 
 def test_a_rotation_wraps_no_key_of_an_erased_subject(

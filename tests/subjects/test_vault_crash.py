@@ -24,7 +24,7 @@ SUBJECTS = [b"%d" % number for number in range(60)]
 # Each statement of SQL is a step, too: `os.close` of no descriptor stands for it.
 SCRIPT = """
 import contextlib, os
-from modcrypt.subjects import vault as module
+from modcrypt.subjects import database as module
 from modcrypt.subjects.database import Database
 from tests.support.cli.program import run
 

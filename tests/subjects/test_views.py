@@ -196,7 +196,7 @@ def test_erased_values_are_null_and_counted(path: Path, vault: SampleVault) -> N
 
 
 def test_another_vault_and_a_failing_one(path: Path) -> None:
-    with pytest.raises(KeyNotFoundError, match="does not know"):
+    with pytest.raises(KeyNotFoundError, match="under keys of the subject vault"):
         view(path, SampleVault())
 
     def fail() -> Any:

@@ -57,7 +57,7 @@ class SampleVault(SubjectVault):
     def id(self) -> str:
         return hmac.digest(self._secret, b"id", "sha256").hex()
 
-    def _refresh(self) -> None:
+    def _refresh(self, *, writes: bool = False) -> None:
         pass
 
     def references(self, subjects: Sequence[bytes]) -> list[bytes]:

@@ -133,16 +133,18 @@ def _read_defaults(field: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: field[name] for name in _DEFAULTS if field.get(name) is not None}
     if not given:
         return given
-    from pyiceberg.types import FloatType, NestedField
+    from pyiceberg.types import DoubleType, FloatType, NestedField
 
     try:
         read = NestedField.model_validate(field)
         values = {"initial-default": read.initial_default, "write-default": read.write_default}
-        if isinstance(read.field_type, FloatType):
-            values = {name: struct.pack("<f", value or 0.0) for name, value in values.items()}
+        values = {name: values[name] for name in given}
+        if isinstance(read.field_type, FloatType | DoubleType):  # 0.0 equals -0.0
+            form = "<f" if isinstance(read.field_type, FloatType) else "<d"
+            return {name: struct.pack(form, value) for name, value in values.items()}
     except Exception:  # nanoseconds, or a field that nobody can read
         return given
-    return {name: values[name] for name in given}
+    return values
 
 
 def _spec_essence(spec: Any) -> Any:

@@ -50,6 +50,7 @@ from pyiceberg.types import (
     IcebergType,
     IntegerType,
     LongType,
+    NestedField,
     StructType,
     TimestampType,
     TimestamptzType,
@@ -87,9 +88,10 @@ class SpecFilter:
             projected = AlwaysTrue()
         self._matches = expression_evaluator(Schema(*self._type.fields), projected, True)
         self._matches_in = manifest_evaluator(spec, schema, projected)
+        sources = schema._lazy_id_to_field
         self._misplaced = {
-            field.field_id: _misplaced_values(field.transform, kind.field_type)
-            for field, kind in zip(spec.fields, self._type.fields, strict=True)
+            field.field_id: _misplaced_values(field.transform, sources.get(field.source_id))
+            for field in spec.fields
         }
 
     def manifest_may_match(self, manifest: ManifestFile) -> bool:
@@ -110,8 +112,10 @@ class SpecFilter:
         """
         if any(field.field_id not in values for field in self._type.fields):
             return True
-        if any(values[id_] in each for id_, ranges in self._misplaced.items() for each in ranges):
-            return True
+        for id_, ranges in self._misplaced.items():
+            value = values[id_]  # to look for another type in a range is to try all its numbers
+            if isinstance(value, int) and any(value in each for each in ranges):
+                return True
         return self._matches(Record(*self._values(values)))
 
     def of(self, entry: FileEntry) -> Any:
@@ -138,18 +142,20 @@ class SpecFilter:
         }
 
 
-def _misplaced_values(transform: Any, kind: IcebergType) -> tuple[range, ...]:
-    """Return the values of a partition that may have rows of another one.
+def _misplaced_values(transform: Any, source: NestedField | None) -> tuple[range, ...]:
+    """Return the values of the partitions of a column, if any, that may have rows of another one.
 
     The smallest numbers of a type have no multiple of the width below them: in Java the result
     wraps to the greatest number of the type, or one near it. A column of longs may have been one of
     ints. pyiceberg 0.12 puts the last second of a day before 1970 into the next day.
     """
-    if isinstance(transform, DayTransform):
+    kind = None if source is None else source.field_type
+    if isinstance(transform, DayTransform) and not isinstance(kind, DateType):
         return (range(-(1 << 31), 1),)
     if not isinstance(transform, TruncateTransform):
         return ()
-    bits = (31,) * isinstance(kind, IntegerType | LongType) + (63,) * isinstance(kind, LongType)
+    is_int, is_long = isinstance(kind, IntegerType), isinstance(kind, LongType)
+    bits = [31, 63] if is_long else [31] if is_int else []
     return tuple(range((1 << each) - transform.width + 1, 1 << each) for each in bits)
 
 

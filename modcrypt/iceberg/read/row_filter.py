@@ -105,8 +105,7 @@ def fit_filter(
     pyiceberg takes a literal beyond the range of a type for the last value of the type, which `in`
     then finds, or for one that all rows satisfy, and so do nulls. It rounds decimals for columns of
     whole numbers, floats for decimals, and times for dates, and refuses decimals with fewer digits
-    than a column has. Raise ValueError if the
-    schema lacks a column, or a value does not fit.
+    than a column has. Raise ValueError if the schema lacks a column, or a value does not fit.
     """
     with _as_value_errors(schema, case_sensitive=case_sensitive):
         return _fit(schema, rewrite_not(expression), case_sensitive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import is_
 
 import pyarrow as pa
 
@@ -42,7 +43,7 @@ def _repeat_nulls(array: pa.Array) -> pa.Array:
         _repeat_nulls(own) if field.nullable and _is_dictionary_or_struct(field.type) else child
         for field, own, child in zip(kind, masked, children, strict=True)
     ]
-    if all(one is other for one, other in zip(new, children, strict=True)):
+    if all(map(is_, new, children)):
         return array
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(new, fields=list(kind), mask=mask)
@@ -55,10 +56,10 @@ def _is_dictionary_or_struct(kind: pa.DataType) -> bool:
 def _has_repeated_values(array: pa.Array) -> bool:
     import pyarrow.compute as pc
 
-    return any(
-        pc.count_distinct(values, mode="all").as_py() < len(values)
-        for values in _find_dictionaries(array)
-    )
+    found = list(_find_dictionaries(array))
+    if any(values.null_count for values in found):
+        return False  # PyArrow unifies no such dictionaries, and says that it does not write them
+    return any(pc.count_distinct(values, mode="all").as_py() < len(values) for values in found)
 
 
 def _find_dictionaries(array: pa.Array) -> Iterator[pa.Array]:

@@ -132,35 +132,50 @@ def _make_condition(term: _Term, schema: pa.Schema | None) -> tuple[pc.Expressio
 
     path, how, value = term
     field, kind = pc.field(*path), _find_type(path, schema)
-    if kind is not None and not how.startswith("is "):
-        if isinstance(kind, pa.BaseExtensionType):
-            value = _unwrap(value, kind, ".".join(path))
-        field, kind = _make_comparable(field, kind)
-        if pa.types.is_nested(kind):
-            raise ValueError(
-                f"filters: column {'.'.join(path)} has the type {kind}, which is not compared; a "
-                "tuple of names is a field of a struct"
-            )
-    has_nulls_alone = kind == pa.null()
-    if kind is not None and not _is_number(kind):
-        kind = None
-    if how in _COMPARISONS:
-        if has_nulls_alone:
-            return pc.scalar(False), Predicate(path, False, False)
-        number = None if kind is None else _as_number(value, kind)
-        if number is not None:
-            return _compare_number(field, path, how, number, kind)
-        if schema is not None and isinstance(value, pa.Scalar):
-            value = _copy_views(value)  # a schema to filter by has none
-        value = _narrow_number(value)
-        equals = (pa.scalar(value),) if how in ("=", "==") else None
-        return _COMPARISONS[how](field, value), Predicate(path, False, how == "!=", equals)
     if how == "is null":
         return field.is_null(), Predicate(path, True, False)
     if how == "is not null":
         return field.is_valid(), Predicate(path, False, False)
-    values = value if kind is None else _fit_values(value, kind)
-    if has_nulls_alone or pa.types.is_null(values.type):  # nulls have no type, nor have empty sets
+    if isinstance(kind, pa.BaseExtensionType):
+        value = _unwrap(value, kind, ".".join(path))
+    if kind is not None:
+        field, kind = _make_comparable(field, kind)
+    if kind is not None and pa.types.is_nested(kind):
+        raise ValueError(
+            f"filters: column {'.'.join(path)} has the type {kind}, which is not compared; a "
+            "tuple of names is a field of a struct"
+        )
+    make = _make_comparison if how in _COMPARISONS else _make_set_test
+    return make(field, _Term(path, how, value), kind)
+
+
+def _make_comparison(
+    field: pc.Expression, term: _Term, kind: pa.DataType | None
+) -> tuple[pc.Expression, Predicate]:
+    import pyarrow.compute as pc
+
+    path, how, value = term
+    if kind == pa.null():
+        return pc.scalar(False), Predicate(path, False, False)
+    number = _as_number(value, kind) if kind is not None and _is_number(kind) else None
+    if number is not None:
+        return _compare_number(field, path, how, number, kind)
+    if kind is not None and isinstance(value, pa.Scalar):
+        value = _copy_views(value)  # a schema to filter by has none
+    value = _narrow_number(value)
+    equals = (pa.scalar(value),) if how in ("=", "==") else None
+    return _COMPARISONS[how](field, value), Predicate(path, False, how == "!=", equals)
+
+
+def _make_set_test(
+    field: pc.Expression, term: _Term, kind: pa.DataType | None
+) -> tuple[pc.Expression, Predicate]:
+    import pyarrow.compute as pc
+
+    path, how, values = term
+    if kind is not None and _is_number(kind):
+        values = _fit_values(values, kind)
+    if pa.null() in (kind, values.type):  # nulls have no type, nor have empty sets
         isin = field.is_null() if values.null_count else pc.scalar(False)
     else:
         isin = field.isin(values)

@@ -125,6 +125,13 @@ def test_values_that_dictionaries_repeat_are_written_once(kind: pa.DataType) -> 
     assert len(decrypt_bytes(out.getvalue(), READER)) <= len(wanted)
 
 
+def test_dictionaries_with_nulls_are_refused_by_name() -> None:
+    values = pa.array(["a", "a", None])
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int8()), values)
+    with pytest.raises(pa.ArrowNotImplementedError, match="null encoded in dictionary"):
+        write_file(pa.table({"x": column}), UNIFORM)
+
+
 # --- as PyArrow writes it -------------------------------------------------------------------------
 
 
