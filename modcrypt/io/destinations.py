@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -31,7 +32,7 @@ def open_sink(
         place = Place(*locate(destination, filesystem))
         name = os.fspath(destination)  # type: ignore[arg-type]  # locate accepts only paths
         return open_sink_at(place, name, overwrite=overwrite)
-    if hasattr(destination, "write"):
+    if hasattr(destination, "write") and not isinstance(destination, io.TextIOBase):
         return contextlib.nullcontext(ObjectSink(destination))
     raise TypeError(
         "a destination is a path, a URL or a writable binary file object, not "

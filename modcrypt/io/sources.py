@@ -75,7 +75,7 @@ class FileSource(Source):
             os.close(self.fd)
             if stat.S_ISDIR(status.st_mode):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-            raise OSError(errno.EINVAL, "source is not a regular file", path)
+            raise OSError(errno.EINVAL, "not a regular file", path)
         self.size = status.st_size
         self.stamp = make_stamp(status)
 
@@ -198,7 +198,8 @@ def open_source(
         return open_source_at(place, name, stamped=False)
     if isinstance(source, bytes | bytearray | memoryview):
         return contextlib.nullcontext(MemorySource(source))
-    if hasattr(source, "read") and hasattr(source, "seek"):
+    is_text = isinstance(source, io.TextIOBase)
+    if hasattr(source, "read") and hasattr(source, "seek") and not is_text:
         return contextlib.nullcontext(ObjectSource(source))
     try:
         view = memoryview(source)  # type: ignore[arg-type]  # or it is no buffer

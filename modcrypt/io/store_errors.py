@@ -59,6 +59,7 @@ def add_url_to_errors(filesystem: Any, path: str) -> Iterator[None]:
     except OSError as error:
         if (filesystem is None and not is_url(path)) or error.filename is not None:
             raise
+        error = _find_failure(error)
         code = error.errno or _ERRNO.get(type(error), errno.EIO)
         text = os.strerror(code) if code == errno.ENOENT else error.strerror or str(error)
         text = re.sub(_JAVA_TRACE, "", text)
@@ -71,6 +72,17 @@ def add_url_to_errors(filesystem: Any, path: str) -> Iterator[None]:
             raise
         text = _hide_queries(f"{type(error).__name__}: {error}")
         raise OSError(errno.EIO, text, redact_url(filesystem, path)) from error
+
+
+def _find_failure(error: OSError) -> OSError:
+    """Return the failure that fsspec's HTTP file system reports as a missing file."""
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError):
+        return error
+    if isinstance(cause, OSError):
+        return cause
+    status = getattr(cause, "status", 404)
+    return error if status in (404, 410) else OSError(errno.EIO, f"the server answered {status}")
 
 
 def format_url(filesystem: Any, path: str) -> str:

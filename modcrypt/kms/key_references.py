@@ -56,6 +56,11 @@ def check_reference(
 
     `what` is its name in messages, `services` the schemes of key services that are allowed too.
     """
+    if not isinstance(reference, str):
+        kind = type(reference).__name__
+        raise TypeError(
+            f"name the {what} by a reference such as file:PATH or env:NAME, not a {kind}"
+        )
     scheme, colon, rest = reference.partition(":")
     if is_reference(reference, *kinds) or (scheme.lower() in services and rest):
         return

@@ -54,6 +54,7 @@ from modcrypt.parquet.crypto.properties import (
     FileEncryptionProperties,
     KeySettings,
     SubjectKeys,
+    check_name_list,
 )
 from modcrypt.report.short_repr import ShortRepr
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
@@ -97,6 +98,8 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
     )
 
     def __post_init__(self) -> None:
+        names = check_name_list(self.plaintext_columns, "plaintext_columns")
+        object.__setattr__(self, "plaintext_columns", names)
         if isinstance(self.policy, str | os.PathLike):
             object.__setattr__(self, "policy", Policy.load(self.policy))
         if self.has_service and self.has_keys:

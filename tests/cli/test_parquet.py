@@ -309,6 +309,12 @@ def test_every_error_class_has_its_exit_code() -> None:
         assert (failure.code, failure.word) == (EXPECTED_CODES[kind], kind.word)
 
 
+def test_advice_that_is_left_out_leaves_brackets_whole() -> None:
+    message = "differs (no key; pass --on-missing-key drop (a b) or c); pass --force to replace it"
+    shown = failures.show("file", message, [], {"--force"})
+    assert shown == "differs (no key); pass --force to replace it"
+
+
 def test_a_bug_is_70_and_shows_no_values(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **more: object) -> None:
         raise RuntimeError("plaintext of a page")

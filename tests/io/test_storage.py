@@ -21,6 +21,7 @@ import uuid
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -1700,6 +1701,33 @@ def test_a_store_that_cannot_be_written_is_an_error_of_the_store() -> None:
         add_url_to_errors(None, "http://a/b"),
     ):
         raise NotImplementedError
+
+
+class Answer(Exception):  # noqa: N818  # stands for an answer of a server
+    status = 503
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "words"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), ConnectionRefusedError, "refused"),
+        (Answer(), OSError, "the server answered 503"),
+        (KeyError(), FileNotFoundError, "No such file"),
+    ],
+)
+def test_a_store_that_cannot_be_reached_is_no_missing_file(
+    cause: Exception, kind: type[OSError], words: str
+) -> None:
+    with pytest.raises(OSError, match=words) as caught, add_url_to_errors(None, "http://a/b"):
+        raise FileNotFoundError("http://a/b") from cause  # as fsspec's HTTP file system
+    assert type(caught.value) is kind
+    assert caught.value.filename == "http://a/b"
+
+
+@pytest.mark.parametrize("opener", [open_source, partial(open_sink, overwrite=True)])
+def test_a_text_file_is_a_type_error(opener: Any) -> None:
+    with pytest.raises(TypeError, match="binary file object, not StringIO"):
+        opener(io.StringIO())
 
 
 INSIDE_BY_TEXT = (

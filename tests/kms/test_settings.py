@@ -185,6 +185,18 @@ def test_contradictions_are_refused(arguments: dict[str, Any], words: str) -> No
     assert PASSPHRASE not in str(caught.value)
 
 
+def test_plaintext_columns_of_an_iterator_stay_for_all_files() -> None:
+    names: Any = iter(["id"])
+    assert mc.Settings(footer_key="env:F", plaintext_columns=names).plaintext_columns == ("id",)
+    properties = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_columns=iter(["id"]))  # type: ignore[arg-type]
+    assert properties.plaintext_columns == ("id",)
+
+
+def test_a_key_in_place_of_a_reference_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match=r"a reference such as file:PATH .*, not a bytes"):
+        mc.Settings(footer_key=FOOTER_KEY)  # type: ignore[arg-type]
+
+
 def test_without_keys_nothing_is_encrypted() -> None:
     for settings in (mc.Settings(), mc.Settings(column_keys={"a": "env:HOME"})):
         with pytest.raises((ValueError, mc.errors.KeyRetrievalError)):

@@ -125,7 +125,7 @@ def explain(
     return replace(failure, message=show(failure.word, failure.message, arguments, options))
 
 
-_ADVICE = re.compile(r"(?:; |, or )(?:pass|use) (?P<option>--[a-z][a-z0-9-]*)[^;]*")
+_ADVICE = re.compile(r"(?:; |, or )(?:pass|use) (?P<option>--[a-z][a-z0-9-]*)(?:\([^)]*\)|[^;)])*")
 
 
 def show(

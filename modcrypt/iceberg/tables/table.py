@@ -188,6 +188,7 @@ class IcebergTable(FactSheet, TableVersion):
 
         if isinstance(columns, str):  # a text would be taken for a list of its letters
             raise ValueError(f"columns must be a list of names; pass [{columns!r}]")
+        columns = None if columns is None else tuple(columns)
         found_snapshot = self.snapshot(snapshot)
         schema_id = None if found_snapshot is None else self.schema_id(found_snapshot, snapshot)
         rows: Any = (self.walk, found_snapshot, schema_id, columns, filters)

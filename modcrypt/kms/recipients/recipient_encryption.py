@@ -12,7 +12,7 @@ from modcrypt.kms.recipients.explicit_keys import ExplicitKeysFile
 from modcrypt.kms.recipients.file_recipients import FileRecipients
 from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
-from modcrypt.parquet.crypto.properties import FileEncryptionProperties
+from modcrypt.parquet.crypto.properties import FileEncryptionProperties, check_name_list
 
 DEK_LENGTH = 32
 """Length of a file's data key in bytes."""
@@ -53,6 +53,8 @@ class RecipientEncryption:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recipients", check_recipients(self.recipients))
+        names = check_name_list(self.plaintext_columns, "plaintext_columns")
+        object.__setattr__(self, "plaintext_columns", names)
         if unknown := sorted(self.options.keys() - _OPTIONS):
             raise ValueError(f"unknown options: {', '.join(unknown)}")
 

@@ -24,14 +24,20 @@ def is_frame(table: object) -> TypeGuard[polars.DataFrame]:
     return frame_type is not None and isinstance(table, frame_type)
 
 
+_TO_TABLE = ("toArrow", "to_arrow_reader", "to_table", "collect", "to_frame")
+"""Methods that make a table of Spark, DuckDB, PyArrow's datasets, Polars' queries and columns."""
+
+
 def open_stream(data: Any) -> pa.RecordBatchReader:
     """Return a reader of the batches of any provider of an Arrow stream."""
     if isinstance(data, pa.RecordBatchReader):
         return data
-    if not hasattr(data, "__arrow_c_stream__"):
+    is_column = hasattr(data, "to_frame") and not hasattr(data, "columns")
+    hint = next((f"; call its {name}() first" for name in _TO_TABLE if hasattr(data, name)), "")
+    if not hasattr(data, "__arrow_c_stream__") or is_column:
         raise TypeError(
             "data must be a pyarrow.Table or provide an Arrow stream, as frames of pandas and "
-            f"polars.DataFrame do, not {type(data).__name__}"
+            f"polars.DataFrame do, not {type(data).__name__}{hint}"
         )
     return pa.RecordBatchReader.from_stream(data)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import decimal
 import operator
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import reduce
 from math import inf, isfinite, nextafter
@@ -122,6 +122,8 @@ def _read_term(column: Any, how: str, value: Any) -> _Term:
     if how not in (*_COMPARISONS, "in", "not in") and not is_null_test:
         raise ValueError(f'filters: "{how}" is not a valid operator, or does not take a value')
     if how.endswith("in"):
+        if not isinstance(value, Iterable):
+            raise ValueError(f'filters: "{how}" takes a list of values')
         return _Term(path, how, _copy_views(_make_array(value)))
     value = _read_null(value)
     return _Term(path, how, _to_nanoseconds(value) if _count_nanoseconds(value) else value)

@@ -16,7 +16,7 @@ from modcrypt.parquet.arrow.chunk_loading import make_footer_file
 from modcrypt.parquet.arrow.decoding import Decoder
 from modcrypt.parquet.arrow.filters import Filters, as_filter
 from modcrypt.parquet.arrow.scanning.file_scan import Scan, concatenate_tables
-from modcrypt.parquet.arrow.scanning.scan_session import Request, Session
+from modcrypt.parquet.arrow.scanning.scan_session import Request, Session, as_columns
 from modcrypt.parquet.arrow.schema_files import SchemaFile
 from modcrypt.parquet.convert.plaintext_footer import plain_metadata
 from modcrypt.parquet.crypto.file_plan import OpenFile
@@ -195,7 +195,9 @@ class ParquetFile(FactSheet):
                 a column whose key is missing.
             ModcryptError: A module does not authenticate or breaks the format.
         """
-        request = Request(columns=columns, filter=as_filter(filters), row_groups=row_groups)
+        request = Request(
+            columns=as_columns(columns), filter=as_filter(filters), row_groups=row_groups
+        )
         return self.read_request(request, use_threads=use_threads)
 
     def read_row_group(self, i: int, columns: Sequence[str] | None = None) -> pa.Table:
@@ -223,7 +225,10 @@ class ParquetFile(FactSheet):
         if batch_size < 1:
             raise ValueError("batch_size must be at least 1")
         request = Request(
-            columns=columns, filter=as_filter(filters), row_groups=row_groups, limit=limit
+            columns=as_columns(columns),
+            filter=as_filter(filters),
+            row_groups=row_groups,
+            limit=limit,
         )
         batches = self.batches_of_request(request, batch_size=batch_size, use_threads=use_threads)
         return limit_rows(batches, limit)

@@ -103,7 +103,7 @@ class FileEncryptionProperties(ShortRepr):
         _set_frozen(self, "footer_key", _check_encryption_key(self.footer_key, "footer key"))
         keys = _check_column_keys(self.column_keys, _check_encryption_key)
         _set_frozen(self, "column_keys", keys)
-        plaintext = _check_name_list(self.plaintext_columns, "plaintext_columns")
+        plaintext = check_name_list(self.plaintext_columns, "plaintext_columns")
         _set_frozen(self, "plaintext_columns", plaintext)
         _set_frozen(self, "column_key_metadata", MappingProxyType(dict(self.column_key_metadata)))
         if both := sorted(keys.keys() & set(plaintext)):
@@ -264,14 +264,14 @@ class FileDecryptionProperties(ShortRepr):
             raise TypeError("key_retriever must be a function of key metadata")
         if not callable(self.aad_prefix):
             _check_bytes(self.aad_prefix, "aad_prefix")
-        names = _check_name_list(self.accept_algorithms, "accept_algorithms")
+        names = check_name_list(self.accept_algorithms, "accept_algorithms")
         _set_frozen(self, "accept_algorithms", names)
         if not names or not set(names) <= set(ALGORITHMS):
             raise ValueError(f"accept_algorithms must be one or more of {', '.join(ALGORITHMS)}")
         if self.on_missing_key not in ("error", "drop", "null"):
             raise ValueError('on_missing_key must be "error", "drop" or "null"')
         if not isinstance(self.require_encrypted, bool):
-            names = _check_name_list(self.require_encrypted, "require_encrypted")
+            names = check_name_list(self.require_encrypted, "require_encrypted")
             _set_frozen(self, "require_encrypted", names)
         if self.aad_prefix_verifier is not None:
             if not callable(self.aad_prefix_verifier):
@@ -469,12 +469,14 @@ def _check_bytes(value: bytes | None, what: str) -> None:
         raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
 
 
-def _check_name_list(names: Sequence[str], what: str) -> tuple[str, ...]:
+def check_name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
+    """Return names as a tuple; raise ValueError for one string, TypeError for other values."""
     if isinstance(names, str | bytes):
         raise ValueError(f"{what} takes several names, not one string")
-    if not all(isinstance(name, str) for name in names):
+    checked = tuple(names)  # an iterator ends after its first use
+    if not all(isinstance(name, str) for name in checked):
         raise TypeError(f"{what}: names must be str")
-    return tuple(names)
+    return checked
 
 
 def _check_column_keys(
@@ -482,7 +484,7 @@ def _check_column_keys(
 ) -> Mapping[str, Key]:
     if not isinstance(keys, Mapping):
         raise TypeError(f"column_keys must map names to keys, not be a {type(keys).__name__}")
-    names = _check_name_list(list(keys), "column_keys")
+    names = check_name_list(list(keys), "column_keys")
     checked = {name: check(keys[name], f"key of {name}") for name in names}
     return MappingProxyType(checked)  # read-only, so that checked keys stay unchanged
 

@@ -21,7 +21,7 @@ from modcrypt.keys import hide_keys
 from modcrypt.parquet.arrow.filters import Filters, as_filter, fit_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile, limit_rows
 from modcrypt.parquet.arrow.scanning.file_scan import concatenate_tables
-from modcrypt.parquet.arrow.scanning.scan_session import Request
+from modcrypt.parquet.arrow.scanning.scan_session import Request, as_columns
 from modcrypt.parquet.crypto.properties import (
     AnyDecryption,
     FileDecryptionProperties,
@@ -259,7 +259,7 @@ class _DatasetReader:
     def make_request(self, columns: Sequence[str] | None, filters: Filters | None) -> Request:
         """Return the request to each file, with the types of the first file."""
         request = Request(
-            columns=columns,
+            columns=as_columns(columns),
             filter=as_filter(filters),
             partition_schema=self.dataset.partition_schema,
         )

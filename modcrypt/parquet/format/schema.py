@@ -195,10 +195,10 @@ def leaves_of(leaves: list[tuple[str, ...]], names: Iterable[str]) -> list[int]:
         if fitting:
             out.append(index)
             matched |= fitting
-    if unknown := sorted(wanted - matched):
+    if unknown := sorted(wanted - matched, key=str):
         known = ", ".join(printable(".".join(path), MAX_NAME) for path in leaves[:MAX_NAMES])
         raise ValueError(
-            f"the file does not have these columns: {', '.join(unknown)}; it has "
+            f"the file does not have these columns: {', '.join(map(str, unknown))}; it has "
             f"{known}{', ...' * (len(leaves) > MAX_NAMES)}"
         )
     return out

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.keys import Key
+from modcrypt.parquet.crypto.properties import check_name_list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,11 @@ class Change:
     read_restrictions: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        for field in ("only", "null", "hashed", "drop"):
+            if (names := getattr(self, field)) is not None:
+                object.__setattr__(
+                    self, field, check_name_list(names, field.replace("only", "columns"))
+                )
         if self.only is not None and not self.only:
             raise ValueError("no columns to share; name them in columns")
         _ = self.actions

@@ -139,15 +139,15 @@ def mask_parquet(
             restrictions cannot be applied.
         ModcryptError, TypeError, OSError: As `rekey_parquet`.
     """
-    if hashed and hash_key is None:
-        raise ValueError("hashed columns need a hash_key")
-    if not (null or hashed or drop or read_restrictions):
-        raise ValueError("no columns to mask; name columns in null, hashed or drop")
     key = None if hash_key is None else as_given_key(hash_key)
     change = Change(
         null=null, hashed=hashed, drop=drop, hash_key=key, keep_unknown_fields=keep_unknown_fields,
         read_restrictions=read_restrictions,
     )  # fmt: skip
+    if change.hashed and key is None:
+        raise ValueError("hashed columns need a hash_key")
+    if not (change.null or change.hashed or change.drop or read_restrictions):
+        raise ValueError("no columns to mask; name columns in null, hashed or drop")
     return _rewrite(
         source, destination, decryption, encryption, change, filesystem, overwrite, threads,
         progress, dry_run,

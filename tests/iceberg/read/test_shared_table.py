@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from modcrypt.iceberg import IcebergTable
@@ -35,3 +37,5 @@ def test_a_kek_is_unwrapped_once(table: IcebergTable, kms: SampleKms) -> None:
 def test_columns_are_a_list(table: IcebergTable) -> None:
     with pytest.raises(ValueError, match=r"a list of names; pass \['id'\]"):
         table.scan(columns="id").to_arrow()
+    names: Any = iter(["id"])
+    assert table.scan(columns=names).to_arrow().column_names == ["id"]

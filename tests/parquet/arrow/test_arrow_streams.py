@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,19 @@ def test_a_stream_needs_the_keys_of_all_columns(tmp_path: Path) -> None:
     keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
     with mc.ParquetFile(tmp_path / "file", keys) as file, pytest.raises(mc.errors.KeyNotFoundError):
         pa.table(file)
+
+
+class LazyRows:
+    """A query that is not a table yet, as `polars.LazyFrame`."""
+
+    def collect(self) -> None:
+        """Run the query."""
+
+
+@pytest.mark.parametrize(
+    ("data", "method"),
+    [(pd.Series([1], name="n"), "to_frame"), (pl.Series([1]), "to_frame"), (LazyRows(), "collect")],
+)
+def test_data_that_are_not_a_table_yet_name_the_method(data: object, method: str) -> None:
+    with pytest.raises(TypeError, match=rf"not \w+; call its {method}\(\) first$"):
+        mc.write_table(data, io.BytesIO(), ENCRYPTION)

@@ -364,6 +364,21 @@ def test_a_string_is_no_list_of_columns(rich: Case) -> None:
     for read in (mc.read_table, mc.iter_batches, mc.open_parquet):
         with pytest.raises((TypeError, ValueError)):
             read(file.sealed, KEYS, columns="id")
+        with pytest.raises((TypeError, ValueError), match=r"must be str|these columns: 0;"):
+            read(file.sealed, KEYS, columns=[0])  # type: ignore[list-item]
+
+
+def test_columns_of_an_iterator_are_read() -> None:
+    data = case(pa.table({"i": [1], "d": [2]})).sealed
+
+    def some() -> Any:
+        return iter(["i"])
+
+    assert mc.read_table(data, KEYS, columns=some()).column_names == ["i"]
+    (batch,) = mc.iter_batches(data, KEYS, columns=some())
+    assert batch.schema.names == ["i"]
+    with mc.open_parquet(data, KEYS, columns=some()) as view:
+        assert pq.read_table(view).column_names == ["i"]
 
 
 def test_names_with_dots() -> None:

@@ -1163,3 +1163,17 @@ def test_a_key_of_the_file_makes_no_hashes(name: str, dry_run: bool) -> None:
             sealed, out, reader, new, hashed=["name"], hash_key=SHARED[name], dry_run=dry_run
         )
     assert not out.getvalue()
+
+
+def test_names_of_an_iterator_are_masked() -> None:
+    """An iterator ends after its first use, and a column may not stay readable for that."""
+    sealed = encrypt(plain_file(small_table()), **KEYS)
+    for action in ("null", "drop"):
+        masks: dict[str, Any] = {action: iter(["name"])}
+        masked = mc.read_table(mask_file(sealed, **masks), READER)
+        assert "name" not in masked.column_names or masked["name"].null_count == masked.num_rows
+    with pytest.raises(ValueError, match="no columns to mask"):
+        mask_file(sealed, null=iter([]))
+    out = io.BytesIO()
+    mc.share_parquet(sealed, out, READER, OTHER_KEY, iter(["name"]))  # type: ignore[arg-type]
+    assert mc.read_table(out.getvalue(), OTHER_KEY).column_names == ["name"]

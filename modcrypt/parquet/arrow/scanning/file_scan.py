@@ -50,8 +50,6 @@ class Scan:
     def __init__(self, session: Session, request: Request) -> None:
         self._session, self._request = session, request
         leaves = session.file.leaves
-        if isinstance(request.columns, str):
-            raise ValueError("columns must be a list of names, not one string")
         self._check_row_groups()
         self._check_partition_fields()
         # What is made when it is needed.

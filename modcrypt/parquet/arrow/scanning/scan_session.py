@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from modcrypt.parquet.arrow.schema_files import (
     schemas_of,
 )
 from modcrypt.parquet.crypto.file_plan import OpenFile, ReadPlan
+from modcrypt.parquet.crypto.properties import check_name_list
 from modcrypt.parquet.format.schema import childless_fields
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:  # takes a third of the time of importing PyArrow
     import pyarrow.compute as pc
 
 _NO_FIELDS = pa.schema([])
+
+
+def as_columns(columns: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Return the columns of a request, None for all; raise as `check_name_list`."""
+    return None if columns is None else check_name_list(columns, "columns")
 
 
 class Request(NamedTuple):
