@@ -200,6 +200,30 @@ def test_keys_under_older_versions_are_rotated(tmp_path: Path) -> None:
     assert apply(config).plan.files == []
 
 
+@each_case("previous", ['{ pii = "new", older = "new" }', '{ older = "new", pii = "new" }'])
+def test_several_master_keys_may_have_one_successor(previous: str, tmp_path: Path) -> None:
+    """Also if a file is already under one of the new master keys, and not yet under another."""
+    config = make_lake(tmp_path, days=1)
+    keyring = mc.Keyring(tmp_path / "lake.keyring")
+    for name in ("older", "new", "main"):
+        keyring.create_key(name)
+    config.write_text(DECLARATION.replace("pii = [", "older = ["))
+    apply(config)
+    write_day(tmp_path, "2026-11-02", 2)
+    config.write_text(DECLARATION.replace('"footer"', '"main"'))
+    Lake.open(config).dataset("orders").write(
+        order_table().append_column("day", [["2026-11-03"] * 2])
+    )
+    text = DECLARATION.replace("pii = [", "new = [").replace('"footer"', '"main"')
+    keys = previous.replace("}", ', footer = "main" }')
+    config.write_text(f"{text}\n[dataset.orders.previous]\nmaster_keys = {keys}\n")
+    before = states(config)
+    assert before == {"plaintext": 2, "old-keys": 3}
+    assert "policy" not in {fault.word for fault in Lake.open(config).verify()[0].faults}
+    assert apply(config).summary().startswith("orders: 2 encrypted, 3 rotated (")
+    assert states(config) == {"declared": 5}
+
+
 def test_a_master_key_that_is_too_old_gets_a_version_first(tmp_path: Path) -> None:
     rules = 'max_version_age = "0d"\nrewrap_after = "0d"\n'
     text = f"{DECLARATION}\n[dataset.orders.rotation]\n"

@@ -74,7 +74,6 @@ class DatasetPolicies:
     _readings: Memo[tuple[Policy, FileDecryptionProperties]] = field(
         default_factory=Memo, init=False, repr=False
     )
-    _previous: Memo[tuple[Policy, Policy]] = field(default_factory=Memo, init=False, repr=False)
     _new_keys: Memo[tuple[Policy, NewKeys]] = field(default_factory=Memo, init=False, repr=False)
     _lock: Any = field(default_factory=lambda: fork_safe(threading.Lock()), init=False, repr=False)
 
@@ -307,32 +306,18 @@ class DatasetPolicies:
         Raises:
             ValueError: As `policy`.
         """
-        policy = self.policy(path, columns)
-        why = self.new_keys(policy).compare_facts(footer, prefix, facts)
-        if why is None or not self.dataset.previous.master_keys:
+        keys, previous = self.new_keys(self.policy(path, columns)), self.dataset.previous
+        why = keys.compare_facts(footer, prefix, facts)
+        if why is None or not previous.master_keys:
             return Comparison(why or "")
-        previous = self.new_keys(self.previous_policy(policy))
-        is_previous = previous.compare_facts(footer, prefix, facts) is None
-        return Comparison(why, is_previous)
+        moved = facts.replace_master_keys(previous.master_keys)
+        return Comparison(why, keys.compare_facts(footer, prefix, moved) is None)
 
     @property
     def algorithms(self) -> tuple[str, ...]:
         """The declared algorithm, and previous ones."""
         declared = self.dataset.members.get("encryption_algorithm", GCM_V1)
         return (declared, *self.dataset.previous.algorithms)
-
-    def previous_policy(self, policy: Policy) -> Policy:
-        """Return a policy with the previous master keys in place of the declared ones."""
-        return self._previous.get(id(policy), lambda: (policy, self._make_previous(policy)))[1]
-
-    def _make_previous(self, policy: Policy) -> Policy:
-        old = {new: old for old, new in self.dataset.previous.master_keys.items()}
-        keys: dict[str, list[str]] = {}
-        for key, columns in policy.column_keys.items():
-            keys.setdefault(old.get(key, key), []).extend(columns)
-        return replace(
-            policy, footer_key=old.get(policy.footer_key, policy.footer_key), column_keys=keys
-        )
 
 
 # --- the columns of a file, and whether it is encrypted, by its footer ---------------------------
