@@ -41,7 +41,7 @@ from modcrypt.lake.declarations.declaration import (
 )  # fmt: skip
 from modcrypt.lake.declarations.declaration_file import open_declaration, require_valid
 from modcrypt.lake.declarations.declaration_path import FILE_NAME
-from modcrypt.lake.declarations.partitions import matches, names_in
+from modcrypt.lake.declarations.partitions import matches_any, names_in
 from modcrypt.lake.erased_removal import remove_erased
 from modcrypt.lake.erasure_recording import record_emptied, record_partition, shred_dataset
 from modcrypt.lake.evidence.events import DatasetResult, EvidenceCheck
@@ -617,27 +617,31 @@ class Lake:
     def _with_exposure(self, result: LakeVerification, cache: StateCache) -> LakeVerification:
         """Return a verification with faults for keys that are due, or compromised."""
         declared = self.declaration.find(result.dataset)
-        due = self.ages.find_due(declared.key_templates, declared.rotation)
+        varies = declared.rotation.max_version_age is not None and any(
+            map(names_in, declared.key_templates)
+        )
+        exposing = self._list_exposing(result.dataset)
+        status = self.dataset_status(result.dataset, cache) if varies or exposing else None
+        due = self.ages.find_due(declared) if status is None else status.due_keys
         if due:
             message = f"master keys due for a new version: {list_names(due)}; apply adds it"
             result = replace(
                 result, findings=[*result.findings, Finding(word="key-age", message=message)]
             )
 
-        def is_meant(key: str) -> bool:
-            return any(matches(template, key) for template in declared.key_templates)
-
         worn = [
             Finding(
                 word="key-uses", message=each.describe(),
                 severity="fault" if each.kek_id is None else "warning",
             )
-            for each in self.ages.find_worn(cache.count_wraps(), is_meant)
+            for each in self.ages.find_worn(
+                cache.count_wraps(), partial(matches_any, declared.key_templates)
+            )
         ]  # fmt: skip
         result = replace(result, findings=[*result.findings, *worn])
-        if not self._list_exposing(result.dataset):
+        if status is None or not exposing:
             return result
-        counts = self.dataset_status(result.dataset, cache).counts
+        counts = status.counts
         findings = [
             Finding(word=state, message=f"{format_count(count, 'file')} {STATES[state]}")
             for state in EXPOSED

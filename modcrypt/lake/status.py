@@ -204,7 +204,7 @@ def find_status(
     return DatasetStatus(
         dataset=dataset, files=states, strays=files.strays, waiting=Spool(waiting),
         absent=files.absent, reach=run.find_reach(files.absent),
-        due_keys=examination.ages.find_due(run.master_key_ids, dataset.rotation),
+        due_keys=examination.ages.find_due(dataset, run.master_key_ids),
         worn_keys=examination.ages.find_worn(
             cache.count_wraps(), run.master_key_ids.__contains__
         ),

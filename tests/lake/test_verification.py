@@ -184,6 +184,30 @@ def test_a_master_key_of_the_declared_age_is_a_fault(config: Path) -> None:
     assert "footer and pii" in fault.message or "footer, pii" in fault.message
 
 
+def test_status_apply_and_verify_agree_on_the_keys_that_are_due(tmp_path: Path) -> None:
+    """Those of partitions, and those that no file needs; none that only a file names."""
+    text = DECLARATION.replace('"footer"', '"day-{partition.day}"')
+    config = make_lake(tmp_path, days=1, declaration=text)
+    keyring = mc.Keyring(tmp_path / "lake.keyring")
+    for name in ("day-2026-11-01", "unused", "foreign"):
+        keyring.create_key(name)
+    Lake.open(config).apply()
+    config.write_text(text.replace('"day-{partition.day}"', '"foreign"'))
+    Lake.open(config).dataset("orders").write(order_table().append_column("day", [["1"] * 2]))
+    rules = 'unused = ["none*"]\n\n[dataset.orders.rotation]\nmax_version_age = "0d"\n'
+    config.write_text(text + rules)
+    (status,) = Lake.open(config).status()
+    assert status.counts == {"declared": 2, "other-keys": 1}
+    assert status.due_keys == ["day-2026-11-01", "pii", "unused"]
+    due = [fault.message for fault in verify(config).faults if fault.word == "key-age"]
+    assert due == ["master keys due for a new version: day-2026-11-01, pii, unused; apply adds it"]
+    Lake.open(config).apply()
+    versions = {key.id: key.version for key in keyring.list_keys()}
+    assert versions == {
+        "day-2026-11-01": 2, "pii": 2, "unused": 2, "foreign": 1, "footer": 1
+    }  # fmt: skip
+
+
 def test_copies_are_faults_even_without_a_prefix(tmp_path: Path) -> None:
     config = make_lake(
         tmp_path, declaration=DECLARATION.replace('aad_prefix = "orders/{path}"\n', "")
