@@ -50,6 +50,7 @@ from modcrypt.lake.evidence.events import DatasetResult, EvidenceCheck
 from modcrypt.lake.evidence.evidence_check import MAX_EVENTS, check_declared
 from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
 from modcrypt.lake.examination import FooterExamination
+from modcrypt.lake.files.claimed_files import find_claims
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import EXPOSED, STATES, FileState, KeyUse, name_recipient
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles, make_matcher
@@ -232,6 +233,7 @@ class Lake:
         return LakeFiles(
             policies.root, policies.dataset.include, source, parts,
             may_be_empty=policies.dataset.erasures.emptied and not parts,
+            is_claimed=find_claims(self.declaration, dataset),
         )  # fmt: skip
 
     # --- status ----------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def find_status(
         worn_keys=examination.ages.find_worn(
             cache.count_wraps(), run.master_key_ids.__contains__
         ),
-        leaks=find_dataset_leaks(examination.policies),
+        leaks=find_dataset_leaks(examination.policies, files.is_claimed),
     )  # fmt: skip
 
 

@@ -168,6 +168,29 @@ master_key = "footer"
     assert "overlap" in {fault.word for fault in again.faults}
 
 
+@each_case("location, include", [("orders", "*.one"), ("orders/day=1", "*"), (".", "*.one")])
+def test_files_of_another_dataset_are_not_undeclared(
+    location: str, include: str, tmp_path: Path
+) -> None:
+    """Nor is the declaration with its records; but others are."""
+    config = make_lake(tmp_path, days=1, files=1)
+    folder = tmp_path / "orders/day=1"
+    folder.mkdir()
+    pq.write_table(order_table(), folder / "a.one")
+    other = f'[dataset.other]\nlocation = "{location}"\ninclude = "{include}"\n'
+    config.write_text(f'{DECLARATION}\n{other}footer_key = "footer"\nstrict = false\n')
+    lake = Lake.open(config)
+    assert lake.apply()[0].code == 0
+    (tmp_path / "modcrypt.leaks.jsonl").touch()
+    orders, others = lake.status()
+    assert (list(orders.strays), orders.leaks) == ([], ())
+    top = ["lake.keyring"] if location == "." else []
+    assert list(others.strays) == top
+    assert lake.verify("orders")[0].code == 0
+    (tmp_path / "orders/b.two").touch()
+    assert list(lake.verify("orders")[0].strays) == ["b.two"]
+
+
 def test_a_dataset_without_files_is_a_fault(tmp_path: Path) -> None:
     config = make_lake(tmp_path)
     config.write_text(
