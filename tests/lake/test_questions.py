@@ -179,6 +179,16 @@ def test_of_datasets_in_one_folder_the_pattern_decides(config: Path) -> None:
     assert why(config, FIRST.replace("0.parquet", "1.parquet"))[-1].ok
 
 
+def test_a_partition_without_a_master_key_is_named(config: Path) -> None:
+    config.write_text(DECLARATION.replace('"footer"', '"day-{partition.day}"'))
+    path = "orders/day=__HIVE_DEFAULT_PARTITION__/a.parquet"
+    (config.parent / path).parent.mkdir()
+    pq.write_table(order_table(), config.parent / path)
+    (last,) = why(config, path)
+    assert (last.step, last.ok, last.advice) == ("declaration", False, "")
+    assert "the file is in no folder day=VALUE" in last.text
+
+
 def test_a_file_of_no_dataset_is_a_mistake(config: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="belongs to no dataset"):
         mc.Lake.open(config).why(tmp_path / "x.parquet")

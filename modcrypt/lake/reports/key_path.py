@@ -127,6 +127,9 @@ class _Walk:
         return word
 
     def follow_footer(self, source: Source) -> Iterator[KeyStep]:
+        self._step = "declaration"
+        self._policies.opening(self._place)  # the values of partitions may name no master key
+        self._step = "file"
         keys, hidden = list_key_metadata(source)
         mode = "encrypted" if hidden else "plaintext, signed"
         yield self._pass("file", f"{self._path} is encrypted; its footer is {mode}")
@@ -175,7 +178,7 @@ class _Walk:
 
     def _follow_key(self, metadata: bytes | None, column: str | None) -> Iterator[KeyStep]:
         what = "the footer" if column is None else f"column {column}"
-        self._step = "data key"
+        self._step, self._material = "data key", None
         material = self._material = self._decode(metadata, what)
         storage = "in the file" if material.internal else "beside the file"
         yield self._pass("data key", f"the key of {what} is wrapped; its material is {storage}")
