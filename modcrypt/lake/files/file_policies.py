@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
@@ -34,6 +35,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.parquet.crypto.footer_opening import read_plain
+from modcrypt.parquet.crypto.path_prefix import PATH
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow
 from modcrypt.parquet.format.schema import leaf_paths
@@ -101,6 +103,15 @@ class DatasetPolicies:
         if place.filesystem is None:
             return not os.path.isfile(place.path)
         return not as_arrow(place.filesystem).get_file_info(place.path).is_file
+
+    @cached_property
+    def _path_root(self) -> Place:
+        """The folder to which `{path}` is relative; that around a dataset of a single file."""
+        place, dataset = self.root.place, self.dataset
+        templates = [dataset.aad_prefix, *dataset.previous.aad_prefixes]
+        if self.is_folder or not any(PATH in (template or "") for template in templates):
+            return place
+        return Place(place.filesystem, posixpath.dirname(place.path))
 
     @property
     def source(self) -> Folder | None:
@@ -182,7 +193,7 @@ class DatasetPolicies:
     def encryption(self, policy: Policy) -> KeyedEncryption:
         """Return the properties that encrypt files by a policy."""
         return self.tools.encryption(
-            policy, root=self.root.place, recipients=self.dataset.recipients,
+            policy, root=self._path_root, recipients=self.dataset.recipients,
             signing_key=self.signing_key,
         )  # fmt: skip
 
@@ -247,7 +258,7 @@ class DatasetPolicies:
 
         def make() -> tuple[Policy, FileDecryptionProperties]:
             return policy, self.tools.decryption(
-                policy, root=self.root.place, master_key_ids=ids, seal=self.required_seal
+                policy, root=self._path_root, master_key_ids=ids, seal=self.required_seal
             )
 
         return self._readings.get((id(policy), ids), make)[1]
@@ -285,7 +296,7 @@ class DatasetPolicies:
     ) -> FileDecryptionProperties:
         template = self.dataset.aad_prefix if aad_prefix is None else aad_prefix
         filled = fill(template, self._values_of(path)) if template else None
-        prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self.root.place)
+        prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self._path_root)
         return self.tools.decryption(
             aad_prefix=b"" if template == "" else prefix,  # empty: refuses any that is stored
             accept_algorithms=self.algorithms,

@@ -39,6 +39,7 @@ _ADVICE: Mapping[str, str] = {
     "old-keys": "run modcrypt apply to rotate its keys",
     "exposed": "run modcrypt apply to encrypt it under new data keys",
     "not-erased": "run modcrypt shred again, or remove the statement that it is erased",
+    "kms-aad": "restore the kms_aad with which the file was written, or a copy of the file",
     "replaced": "if you know who wrote it, run modcrypt apply --accept-replaced to encrypt it",
     "writer-signature": "restore a copy that a declared writer signed",
 }
@@ -121,7 +122,9 @@ class _Walk:
     def _find_remedy(self, word: str) -> str:
         if word == "plaintext" and self._is_doubted:
             return "replaced"
-        if word == "key-material" and self._material is not None:
+        if word == "key-material" and self._step == "key service":
+            return "kms-aad"
+        if self._step == "declaration" and self._material is not None:
             declared = self._policies.key_ids(self._path)  # for another part of the file
             return "policy" if self._material.master_key_id in declared else word
         return word
