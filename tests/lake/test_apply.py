@@ -273,9 +273,29 @@ def test_a_source_that_changed_does_not_replace_its_copy(tmp_path: Path) -> None
     path = tmp_path / "landing/day=2026-11-01/part-0.parquet"
     pq.write_table(order_table(5), path)
     os.utime(path, (4e9, 4e9))
-    done = apply(config)
-    assert ([file.result for file in done.files], done.code) == (["file"], 2)
-    assert "destination exists and differs" in done.files[0].message
+    planned, done = apply(config, dry_run=True), apply(config)
+    assert (planned.plan.totals.actions["refuse"], planned.code) == (1, 2)
+    assert ([file.result for file in done.files], done.code) == (["refused"], 2)
+    assert "remove the encrypted file" in done.files[0].message
+    (tmp_path / "orders/day=2026-11-01/part-0.parquet").unlink()
+    assert apply(config).changed == 1
+
+
+@each_case("prefix", ["{path}", "x/{name}"])
+def test_a_dataset_may_be_one_file(prefix: str, tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=0)
+    pq.write_table(order_table(), tmp_path / "one day%20.parquet")
+    text = '[dataset.one]\nlocation = "one day%20.parquet"\nfooter_key = "footer"\n'
+    config.write_text(f'kms = "file:lake.keyring"\n{text}aad_prefix = "{prefix}"\n')
+    lake = Lake.open(config)
+    assert apply(config).changed == 1
+    assert lake.verify()[0].code == 0
+    assert all(step.ok for step in lake.why(tmp_path / "one day%20.parquet"))
+    assert lake.dataset("one").read().num_rows == 2
+    lake.shred("one", everything=True, request="R-1")
+    assert states(config) == {"erased": 1}
+    assert Lake.open(config).apply(remove_erased=True)[0].code == 0
+    assert Lake.open(config).verify()[0].code == 0
 
 
 # --- what it does not touch ----------------------------------------------------------------------

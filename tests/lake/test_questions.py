@@ -144,6 +144,12 @@ def test_a_key_that_is_declared_for_another_use_needs_only_apply(config: Path) -
     assert all(step.ok for step in why(config))
 
 
+def test_keys_bound_to_another_text_are_not_for_apply(config: Path) -> None:
+    config.write_text(DECLARATION.replace("include", 'kms_aad = "other"\ninclude'))
+    last = why(config)[-1]
+    assert (last.step, last.advice.startswith("restore the kms_aad")) == ("key service", True)
+
+
 def test_keys_that_readers_accept_are_no_refusal(config: Path, tmp_path: Path) -> None:
     mc.Keyring(tmp_path / "lake.keyring").create_key("new")
     text = DECLARATION.replace("pii = [", "new = [")
