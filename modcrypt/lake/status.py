@@ -25,6 +25,7 @@ from modcrypt.lake.files.file_states import EXPOSED, STATES, FileState, KeyUse, 
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Memo, Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
+from modcrypt.parquet.format.findings import FILE
 from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
@@ -40,6 +41,12 @@ _REPLACED: dict[str, Any] = {
     "message": "it was encrypted when it was last examined, and is now plaintext",
 }
 
+_CHANGED: tuple[dict[str, Any], ...] = ({}, {
+    "reason": FILE,
+    "message": "it has changed in the source since it was encrypted; remove the encrypted file, "
+    "and apply encrypts it again",
+})  # fmt: skip
+
 BATCH = 1000
 """Number of files that are looked up, examined and cached together."""
 
@@ -52,7 +59,8 @@ class DatasetStatus(DatasetSummary):
         dataset: Declaration of the dataset.
         files: State of each file, in the order of their paths.
         strays: Paths of visible files in its folder that `include` does not match.
-        waiting: Plaintext files in the source folder that `apply` will encrypt.
+        waiting: Plaintext files in the source folder that `apply` will encrypt, or refuse for their
+            reason.
         due_keys: Master keys that need a new version by the rules for rotation.
         worn_keys: Keys whose known number of wraps nears the limit.
         leaks: Values of encrypted columns beside the files, as `find_leaks` finds them.
@@ -198,8 +206,8 @@ def find_status(
     for batch in take_batches(files, BATCH):
         states.extend(run.examine_batch(batch))
     waiting = (
-        FileState(path=file.path, state="plaintext", size=file.size)
-        for file in files.list_waiting()
+        FileState(path=file.path, state="plaintext", size=file.size, **_CHANGED[changed])
+        for file, changed in files.list_waiting()
     )
     return DatasetStatus(
         dataset=dataset, files=states, strays=files.strays, waiting=Spool(waiting),

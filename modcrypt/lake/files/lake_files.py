@@ -129,8 +129,10 @@ class LakeFiles:
     def _is_included(self, path: str) -> bool:
         return self._matches is None or bool(self._matches(path))
 
-    def list_waiting(self) -> Iterator[LakeFile]:
+    def list_waiting(self) -> Iterator[tuple[LakeFile, bool]]:
         """Yield the files of the source folder whose encrypted copy is missing or older.
+
+        With each, yield whether it has changed since it was encrypted.
 
         Raises:
             FileNotFoundError, OSError: As iterating.
@@ -139,10 +141,12 @@ class LakeFiles:
             return
         for file in list_folder(self.source):
             copy = self.root.place.below(file.path)
-            if self._is_included(file.path) and (
-                copy.stamp() is None or _is_older(copy, self.source.place.below(file.path))
-            ):
-                yield file
+            if not self._is_included(file.path):
+                continue
+            if copy.stamp() is None:
+                yield file, False
+            elif _is_older(copy, self.source.place.below(file.path)):
+                yield file, True
 
 
 def _is_older(copy: Place, original: Place) -> bool:
