@@ -17,7 +17,8 @@ from modcrypt.lake.applying.application import LakeApplication
 from modcrypt.lake.lake import Lake
 from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case
-from tests.support.lake_folder import DECLARATION, make_lake, order_table, write_day
+from tests.support.cli.program import run
+from tests.support.lake_folder import DECLARATION, make_lake, order_table, trust_lake, write_day
 
 
 def apply(config: Path, **how: Any) -> LakeApplication:
@@ -222,6 +223,19 @@ def test_several_master_keys_may_have_one_successor(previous: str, tmp_path: Pat
     assert "policy" not in {fault.word for fault in Lake.open(config).verify()[0].faults}
     assert apply(config).summary().startswith("orders: 2 encrypted, 3 rotated (")
     assert states(config) == {"declared": 5}
+
+
+@each_case("what", ["mek", "kek", "dek"])
+def test_keys_rotate_moves_keys_from_previous_master_keys(what: str, tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1)
+    apply(config)
+    mc.Keyring(tmp_path / "lake.keyring").create_key("new")
+    previous = '\n[dataset.orders.previous]\nmaster_keys = { pii = "new" }\n'
+    config.write_text(DECLARATION.replace("\npii = [", "\nnew = [") + previous)
+    trust_lake(tmp_path)
+    answer = run(tmp_path, "keys", "rotate", "--what", what, "orders")
+    assert (answer.returncode, answer.stdout[:18]) == (0, "2 files: 2 rotated")
+    assert states(config) == {"declared": 2}
 
 
 def test_a_master_key_that_is_too_old_gets_a_version_first(tmp_path: Path) -> None:
