@@ -150,6 +150,16 @@ def test_keys_bound_to_another_text_are_not_for_apply(config: Path) -> None:
     assert (last.step, last.advice.startswith("restore the kms_aad")) == ("key service", True)
 
 
+def test_an_erased_column_is_no_mistake(config: Path) -> None:
+    mc.Lake.open(config).shred("orders", columns=["home_ssn"])
+    steps = why(config)
+    assert all(step.ok for step in steps)
+    assert "home_ssn is erased" in [step.text for step in steps]
+    assert why(config, column="mail")[-1].ok
+    refused = [step.text for step in why(config, column="home_ssn") if not step.ok]
+    assert refused == ["home_ssn is erased"]
+
+
 def test_keys_that_readers_accept_are_no_refusal(config: Path, tmp_path: Path) -> None:
     mc.Keyring(tmp_path / "lake.keyring").create_key("new")
     text = DECLARATION.replace("pii = [", "new = [")

@@ -156,8 +156,11 @@ class _Walk:
             for key in list_footer_keys(file.metadata, file.footer.key_metadata)
         }
         plain = file.plaintext_columns(range(len(names)))
+        erased = self._examination.find_erased(self._place, self._path, file)
         for name in names if column is None else [column]:
-            if name in own:
+            if name in erased:  # which keeps no other column from being opened
+                yield KeyStep(step="column", ok=column is None, text=f"{name} is erased")
+            elif name in own:
                 yield from self._follow_key(own[name], name)
                 self._step = "column"
                 file.select([names.index(name)])
