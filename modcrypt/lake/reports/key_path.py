@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
@@ -40,6 +40,7 @@ _ADVICE: Mapping[str, str] = {
     "exposed": "run modcrypt apply to encrypt it under new data keys",
     "not-erased": "run modcrypt shred again, or remove the statement that it is erased",
     "kms-aad": "restore the kms_aad with which the file was written, or a copy of the file",
+    "seal": "if you know who wrote the files, sign the next seal: modcrypt seals create, or add",
     "replaced": "if you know who wrote it, run modcrypt apply --accept-replaced to encrypt it",
     "writer-signature": "restore a copy that a declared writer signed",
 }
@@ -51,7 +52,7 @@ class KeyStep:
 
     Attributes:
         step: "file", "data key", "KEK", "master key", "declaration", "key service", "footer",
-            "column" or "policy".
+            "seal", "column" or "policy".
         ok: Whether the step succeeds.
         text: What was found, or why the step refuses.
         advice: What would help; empty for a step that succeeds.
@@ -84,6 +85,7 @@ def follow_keys(
     try:
         with open_source_at(place) as source:
             yield from walk.follow_footer(source)
+            yield from walk.check_seal(source)
             yield from walk.follow_column(column)
     except Exception as error:
         yield walk.refuse(error)
@@ -120,6 +122,8 @@ class _Walk:
         )  # fmt: skip
 
     def _find_remedy(self, word: str) -> str:
+        if self._step == "seal":
+            return "seal"
         if word == "plaintext" and self._is_doubted:
             return "replaced"
         if word == "key-material" and self._step == "key service":
@@ -142,6 +146,13 @@ class _Walk:
         prefix = self._file.footer.aad_prefix
         bound = "no AAD prefix" if prefix is None else f"the AAD prefix {prefix!r}"
         yield self._pass("footer", f"it opens with {bound}")
+
+    def check_seal(self, source: Source) -> Iterator[KeyStep]:
+        """Check that the seal of the dataset, if it requires one, has the file as it is."""
+        if (seal := self._policies.required_seal) is not None and self._file is not None:
+            self._step = "seal"
+            OpenFile(source, replace(self._file.properties, seal=seal))
+            yield self._pass("seal", "the seal of the dataset has it as it is")
 
     def follow_column(self, column: str | None) -> Iterator[KeyStep]:
         """Follow one column, or all columns that have keys of their own."""
