@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from modcrypt.jobs.leaks.exposure import Secrecy
 from modcrypt.jobs.leaks.scan import Folder, ValueLeak
@@ -14,8 +15,12 @@ from modcrypt.parquet.datasets.discovery import is_hidden
 _NO_COLUMNS = FileColumns((), {})
 
 
-def find_dataset_leaks(policies: DatasetPolicies) -> tuple[ValueLeak, ...]:
-    """Return the leaks in the folder of a dataset, except its own files, which status examines.
+def find_dataset_leaks(
+    policies: DatasetPolicies, is_claimed: Callable[[str], bool]
+) -> tuple[ValueLeak, ...]:
+    """Return the leaks in the folder of a dataset, except files of datasets: status examines them.
+
+    `is_claimed` returns whether a path inside the dataset is that of another one's file.
 
     Raises:
         LimitError, OSError: As in `find_leaks`.
@@ -30,7 +35,11 @@ def find_dataset_leaks(policies: DatasetPolicies) -> tuple[ValueLeak, ...]:
         if is_hidden(inside, ""):
             return False
         # The files of a visible link to a folder are those of the dataset, too.
-        return bool(matches(inside)) or os.path.isdir(os.path.join(root.path, inside))
+        return (
+            bool(matches(inside))
+            or is_claimed(inside)
+            or os.path.isdir(os.path.join(root.path, inside))
+        )
 
     found = Folder.scan(root, skip=is_of_dataset)
     return found.judge(_secrecy_of(policies)).leaks

@@ -153,7 +153,9 @@ def _list_planned(
         return [(part, ()) for part in shredding.parts]
     found = []
     for file in planned:
-        path = place_at(file.path).inside(root) or ""
+        place = place_at(file.path)
+        is_dataset = place.resolve().path == root.resolve().path  # which is a single file
+        path = place.name if is_dataset else place.inside(root) or ""
         is_whole = file.whole or shredding.everything
         if path and file.keys:
             found.append((path, () if is_whole else file.columns))

@@ -141,7 +141,7 @@ class FooterExamination:
         facts = facts._replace(erased=tuple(columns.gone))
         if template is not None:
             state: State = "other-policy"
-            message = describe_previous(template)
+            message = _describe_previous(template)
         else:
             state, message = columns.judge(*self._compare(listed.path, keys, file, facts))
         return FileState(
@@ -240,7 +240,7 @@ class FooterExamination:
         return replace(state, state="not-erased", reason=NOT_ERASED, message=message)
 
 
-def describe_previous(template: str) -> str:
+def _describe_previous(template: str) -> str:
     """Return the message about a file whose AAD prefix has a previous template."""
     bound = f"is the previous one, {template!r}" if template else "is missing"
     return f"its AAD prefix {bound}"

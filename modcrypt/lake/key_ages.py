@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from modcrypt.errors import KeyRetrievalError
 from modcrypt.keys import invocations
 from modcrypt.kms.client import KmsClient, MasterKey, capabilities_of
-from modcrypt.lake.declarations.declaration import Rotation
+from modcrypt.lake.declarations.declaration import AnyDataset, Rotation
+from modcrypt.lake.declarations.partitions import matches_any, names_in
 from modcrypt.lake.files.file_states import KeyUse, KnownWraps
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -76,11 +77,19 @@ class KeyAges:
                 return f"under version {key.version} of {master.id}; the newest is {master.version}"
         return ""
 
-    def find_due(self, ids: Collection[str], rotation: Rotation) -> list[str]:
-        """Return the master keys whose newest version is older than the rules allow."""
-        limit = rotation.max_version_age
+    def find_due(self, declared: AnyDataset, used: Iterable[str] = ()) -> list[str]:
+        """Return the declared master keys whose newest version is older than the rules allow.
+
+        Args:
+            declared: Declaration of the dataset.
+            used: Ids that its files name. Anyone can write them, so only those count that the
+                declaration gives to a partition.
+        """
+        limit, templates = declared.rotation.max_version_age, declared.key_templates
         if limit is None:
             return []
+        ids = {key for key in templates if not names_in(key)}
+        ids |= {key for key in used if matches_any(templates, key)}
         return sorted(key for key in ids if (age := self.age_of(key)) is not None and age > limit)
 
     def find_worn(

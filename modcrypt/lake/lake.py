@@ -10,6 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Self, TypeAlias
 
 from modcrypt.errors import FormatError, ModcryptError, list_names
@@ -41,16 +42,18 @@ from modcrypt.lake.declarations.declaration import (
 )  # fmt: skip
 from modcrypt.lake.declarations.declaration_file import open_declaration, require_valid
 from modcrypt.lake.declarations.declaration_path import FILE_NAME
-from modcrypt.lake.declarations.partitions import matches, names_in
+from modcrypt.lake.declarations.partitions import matches_any, names_in
+from modcrypt.lake.erased_files import judge_state
 from modcrypt.lake.erased_removal import remove_erased
 from modcrypt.lake.erasure_recording import record_emptied, record_partition, shred_dataset
 from modcrypt.lake.evidence.events import DatasetResult, EvidenceCheck
 from modcrypt.lake.evidence.evidence_check import MAX_EVENTS, check_declared
 from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
 from modcrypt.lake.examination import FooterExamination
+from modcrypt.lake.files.claimed_files import find_claims
 from modcrypt.lake.files.file_policies import DatasetPolicies
-from modcrypt.lake.files.file_states import EXPOSED, STATES, KeyUse, name_recipient
-from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
+from modcrypt.lake.files.file_states import EXPOSED, STATES, FileState, KeyUse, name_recipient
+from modcrypt.lake.files.lake_files import LakeFile, LakeFiles, make_matcher
 from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.lake_reference import LakeReference
 from modcrypt.lake.reports.key_impact import DatasetImpact, add_reach, find_impact
@@ -230,6 +233,7 @@ class Lake:
         return LakeFiles(
             policies.root, policies.dataset.include, source, parts,
             may_be_empty=policies.dataset.erasures.emptied and not parts,
+            is_claimed=find_claims(self.declaration, dataset),
         )  # fmt: skip
 
     # --- status ----------------------------------------------------------------------------------
@@ -617,27 +621,31 @@ class Lake:
     def _with_exposure(self, result: LakeVerification, cache: StateCache) -> LakeVerification:
         """Return a verification with faults for keys that are due, or compromised."""
         declared = self.declaration.find(result.dataset)
-        due = self.ages.find_due(declared.key_templates, declared.rotation)
+        varies = declared.rotation.max_version_age is not None and any(
+            map(names_in, declared.key_templates)
+        )
+        exposing = self._list_exposing(result.dataset)
+        status = self.dataset_status(result.dataset, cache) if varies or exposing else None
+        due = self.ages.find_due(declared) if status is None else status.due_keys
         if due:
             message = f"master keys due for a new version: {list_names(due)}; apply adds it"
             result = replace(
                 result, findings=[*result.findings, Finding(word="key-age", message=message)]
             )
 
-        def is_meant(key: str) -> bool:
-            return any(matches(template, key) for template in declared.key_templates)
-
         worn = [
             Finding(
                 word="key-uses", message=each.describe(),
                 severity="fault" if each.kek_id is None else "warning",
             )
-            for each in self.ages.find_worn(cache.count_wraps(), is_meant)
+            for each in self.ages.find_worn(
+                cache.count_wraps(), partial(matches_any, declared.key_templates)
+            )
         ]  # fmt: skip
         result = replace(result, findings=[*result.findings, *worn])
-        if not self._list_exposing(result.dataset):
+        if status is None or not exposing:
             return result
-        counts = self.dataset_status(result.dataset, cache).counts
+        counts = status.counts
         findings = [
             Finding(word=state, message=f"{format_count(count, 'file')} {STATES[state]}")
             for state in EXPOSED
@@ -784,9 +792,8 @@ class Lake:
             KeyRetrievalError: The key service cannot be opened.
         """
         place = Place(*locate(file, None))
-        for policies in map(self.policies, self.declaration.datasets):
-            if (listed := policies.find_listed(place)) is not None:
-                return list(follow_keys(FooterExamination(policies, self.ages), listed, column))
+        if (found := self._choose_policies(place)) is not None:
+            return self._follow_keys(*found, column)
         for table in self.declaration.tables.values():
             if place.inside(table.location) is not None:
                 raise ValueError(
@@ -794,3 +801,32 @@ class Lake:
                     "iceberg keys shows which keys lead to it"
                 )
         raise ValueError(f"{os.fspath(file)} belongs to no dataset of {self.declaration.path}")
+
+    def _choose_policies(self, place: Place) -> tuple[DatasetPolicies, Place] | None:
+        """Return the policies of a file, and its place as listed: those of the nearest dataset.
+
+        Datasets may share a folder, if their patterns differ.
+        """
+        found = []
+        for policies in map(self.policies, self.declaration.datasets):
+            if (listed := policies.find_listed(place)) is not None:
+                include, location = policies.dataset.include, policies.dataset.location
+                matches = include is None or make_matcher(include)(policies.path_of(listed))
+                found.append(((bool(matches), len(location)), (policies, listed)))
+        return max(found, key=itemgetter(0), default=(None, None))[1]
+
+    def _follow_keys(
+        self, policies: DatasetPolicies, place: Place, column: str | None
+    ) -> list[KeyStep]:
+        name, path = policies.dataset.name, policies.path_of(place)
+        with open_cache(self.declaration) as cache:
+            leaks = self._judge(name, cache)
+            is_replaced = bool(cache.find_encrypted(name, [path]))
+
+            def judge(state: FileState) -> FileState:
+                exposed = state if leaks is None else leaks.judge(state, place.modified())
+                return judge_state(exposed, policies.dataset.erasures)
+
+            examination = FooterExamination(policies, self.ages)
+            is_doubted = is_replaced or bool(policies.writers)
+            return list(follow_keys(examination, place, column, judge, is_doubted=is_doubted))

@@ -9,22 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
-from modcrypt.errors import PlaintextError
+from modcrypt.errors import MAX_NAMES, PlaintextError
 from modcrypt.io.threads import in_threads
 from modcrypt.jobs.engine import THREADS
 from modcrypt.jobs.leaks.scan import ValueLeak
+from modcrypt.jobs.set_findings import compare_with_seal
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import LeakReach, ReachSearch, list_material
 from modcrypt.lake.dataset_leaks import find_dataset_leaks
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.erased_files import judge_state
 from modcrypt.lake.examination import FooterExamination
+from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import EXPOSED, STATES, FileState, KeyUse, KnownWraps
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles
 from modcrypt.lake.spool import Memo, Spool, take_batches
 from modcrypt.lake.state_cache import StateCache
+from modcrypt.parquet.format.findings import FILE
 from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
@@ -40,6 +44,12 @@ _REPLACED: dict[str, Any] = {
     "message": "it was encrypted when it was last examined, and is now plaintext",
 }
 
+_CHANGED: tuple[dict[str, Any], ...] = ({}, {
+    "reason": FILE,
+    "message": "it has changed in the source since it was encrypted; remove the encrypted file, "
+    "and apply encrypts it again",
+})  # fmt: skip
+
 BATCH = 1000
 """Number of files that are looked up, examined and cached together."""
 
@@ -52,9 +62,11 @@ class DatasetStatus(DatasetSummary):
         dataset: Declaration of the dataset.
         files: State of each file, in the order of their paths.
         strays: Paths of visible files in its folder that `include` does not match.
-        waiting: Plaintext files in the source folder that `apply` will encrypt.
+        waiting: Plaintext files in the source folder that `apply` will encrypt, or refuse for their
+            reason.
         due_keys: Master keys that need a new version by the rules for rotation.
         worn_keys: Keys whose known number of wraps nears the limit.
+        seal_faults: Faults of the seal that the declaration requires, and files that it misses.
         leaks: Values of encrypted columns beside the files, as `find_leaks` finds them.
         error: Why its files cannot be listed; empty if they can.
         code: Exit code for the error.
@@ -70,6 +82,7 @@ class DatasetStatus(DatasetSummary):
     waiting: Sequence[FileState] = ()
     due_keys: Sequence[str] = ()
     worn_keys: Sequence[KnownWraps] = ()
+    seal_faults: Sequence[str] = ()
     leaks: Sequence[ValueLeak] = ()
     error: str = ""
     code: int = 0
@@ -104,9 +117,9 @@ class DatasetStatus(DatasetSummary):
     @property
     def is_declared(self) -> bool:
         """True if every file is as declared, no key is due, and nothing is or leaks beside them."""
-        strays = self.dataset.strict and self.strays
+        beside = self.leaks or self.seal_faults or (self.dataset.strict and self.strays)
         worn = [each for each in self.worn_keys if each.kek_id is None]
-        complete = not (self.error or self.due_keys or worn or self.waiting or self.leaks or strays)
+        complete = not (self.error or self.due_keys or worn or self.waiting or beside)
         states = self.totals.states
         return complete and states["declared"] + states["erased"] == len(self.files)
 
@@ -121,6 +134,7 @@ class DatasetStatus(DatasetSummary):
             "due_keys": list(self.due_keys), "error": self.error,
             "worn_keys": [{"key": each.name, "wraps": each.count} for each in self.worn_keys],
             "leaks": [leak.fields() for leak in self.leaks], "reach": self.reach.fields(),
+            "seal_faults": list(self.seal_faults),
         }  # fmt: skip
 
     def file_fields(self) -> Iterable[dict[str, Any]]:
@@ -147,6 +161,7 @@ class DatasetStatus(DatasetSummary):
             text += f"; {format_count(len(self.strays), 'undeclared file')}"
         if self.leaks:
             text += f"; {format_count(len(self.leaks), 'leak')} beside the files"
+        text += "".join(f"; {fault}" for fault in self.seal_faults)
         text += "".join(f"; {line}" for line in self.reach.describe())
         if self.due_keys:
             text += f"; master keys due for a new version: {', '.join(self.due_keys)}"
@@ -198,18 +213,30 @@ def find_status(
     for batch in take_batches(files, BATCH):
         states.extend(run.examine_batch(batch))
     waiting = (
-        FileState(path=file.path, state="plaintext", size=file.size)
-        for file in files.list_waiting()
+        FileState(path=file.path, state="plaintext", size=file.size, **_CHANGED[changed])
+        for file, changed in files.list_waiting()
     )
     return DatasetStatus(
         dataset=dataset, files=states, strays=files.strays, waiting=Spool(waiting),
         absent=files.absent, reach=run.find_reach(files.absent),
-        due_keys=examination.ages.find_due(run.master_key_ids, dataset.rotation),
+        due_keys=examination.ages.find_due(dataset, run.master_key_ids),
         worn_keys=examination.ages.find_worn(
             cache.count_wraps(), run.master_key_ids.__contains__
         ),
-        leaks=find_dataset_leaks(examination.policies),
+        leaks=find_dataset_leaks(examination.policies, files.is_claimed),
+        seal_faults=_find_seal_faults(
+            examination.policies, chain((file.path for file in states), files.strays, files.claimed)
+        ),
     )  # fmt: skip
+
+
+def _find_seal_faults(policies: DatasetPolicies, paths: Iterable[str]) -> list[str]:
+    """Return the faults of a required seal, without hashing files, as `verify` does."""
+    if policies.required_seal is None:
+        return []
+    root = policies.root.place
+    found = compare_with_seal(policies.required_seal, root, set(paths), MAX_NAMES)
+    return [finding.message for finding in found]
 
 
 class _StatusRun:

@@ -17,7 +17,8 @@ from modcrypt.lake.applying.application import LakeApplication
 from modcrypt.lake.lake import Lake
 from modcrypt.parquet.datasets.write_notes import NOTES
 from tests.support.cases import each_case
-from tests.support.lake_folder import DECLARATION, make_lake, order_table, write_day
+from tests.support.cli.program import run
+from tests.support.lake_folder import DECLARATION, make_lake, order_table, trust_lake, write_day
 
 
 def apply(config: Path, **how: Any) -> LakeApplication:
@@ -200,6 +201,43 @@ def test_keys_under_older_versions_are_rotated(tmp_path: Path) -> None:
     assert apply(config).plan.files == []
 
 
+@each_case("previous", ['{ pii = "new", older = "new" }', '{ older = "new", pii = "new" }'])
+def test_several_master_keys_may_have_one_successor(previous: str, tmp_path: Path) -> None:
+    """Also if a file is already under one of the new master keys, and not yet under another."""
+    config = make_lake(tmp_path, days=1)
+    keyring = mc.Keyring(tmp_path / "lake.keyring")
+    for name in ("older", "new", "main"):
+        keyring.create_key(name)
+    config.write_text(DECLARATION.replace("pii = [", "older = ["))
+    apply(config)
+    write_day(tmp_path, "2026-11-02", 2)
+    config.write_text(DECLARATION.replace('"footer"', '"main"'))
+    Lake.open(config).dataset("orders").write(
+        order_table().append_column("day", [["2026-11-03"] * 2])
+    )
+    text = DECLARATION.replace("pii = [", "new = [").replace('"footer"', '"main"')
+    keys = previous.replace("}", ', footer = "main" }')
+    config.write_text(f"{text}\n[dataset.orders.previous]\nmaster_keys = {keys}\n")
+    before = states(config)
+    assert before == {"plaintext": 2, "old-keys": 3}
+    assert "policy" not in {fault.word for fault in Lake.open(config).verify()[0].faults}
+    assert apply(config).summary().startswith("orders: 2 encrypted, 3 rotated (")
+    assert states(config) == {"declared": 5}
+
+
+@each_case("what", ["mek", "kek", "dek"])
+def test_keys_rotate_moves_keys_from_previous_master_keys(what: str, tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=1)
+    apply(config)
+    mc.Keyring(tmp_path / "lake.keyring").create_key("new")
+    previous = '\n[dataset.orders.previous]\nmaster_keys = { pii = "new" }\n'
+    config.write_text(DECLARATION.replace("\npii = [", "\nnew = [") + previous)
+    trust_lake(tmp_path)
+    answer = run(tmp_path, "keys", "rotate", "--what", what, "orders")
+    assert (answer.returncode, answer.stdout[:18]) == (0, "2 files: 2 rotated")
+    assert states(config) == {"declared": 2}
+
+
 def test_a_master_key_that_is_too_old_gets_a_version_first(tmp_path: Path) -> None:
     rules = 'max_version_age = "0d"\nrewrap_after = "0d"\n'
     text = f"{DECLARATION}\n[dataset.orders.rotation]\n"
@@ -249,9 +287,29 @@ def test_a_source_that_changed_does_not_replace_its_copy(tmp_path: Path) -> None
     path = tmp_path / "landing/day=2026-11-01/part-0.parquet"
     pq.write_table(order_table(5), path)
     os.utime(path, (4e9, 4e9))
-    done = apply(config)
-    assert ([file.result for file in done.files], done.code) == (["file"], 2)
-    assert "destination exists and differs" in done.files[0].message
+    planned, done = apply(config, dry_run=True), apply(config)
+    assert (planned.plan.totals.actions["refuse"], planned.code) == (1, 2)
+    assert ([file.result for file in done.files], done.code) == (["refused"], 2)
+    assert "remove the encrypted file" in done.files[0].message
+    (tmp_path / "orders/day=2026-11-01/part-0.parquet").unlink()
+    assert apply(config).changed == 1
+
+
+@each_case("prefix", ["{path}", "x/{name}"])
+def test_a_dataset_may_be_one_file(prefix: str, tmp_path: Path) -> None:
+    config = make_lake(tmp_path, days=0)
+    pq.write_table(order_table(), tmp_path / "one day%20.parquet")
+    text = '[dataset.one]\nlocation = "one day%20.parquet"\nfooter_key = "footer"\n'
+    config.write_text(f'kms = "file:lake.keyring"\n{text}aad_prefix = "{prefix}"\n')
+    lake = Lake.open(config)
+    assert apply(config).changed == 1
+    assert lake.verify()[0].code == 0
+    assert all(step.ok for step in lake.why(tmp_path / "one day%20.parquet"))
+    assert lake.dataset("one").read().num_rows == 2
+    lake.shred("one", everything=True, request="R-1")
+    assert states(config) == {"erased": 1}
+    assert Lake.open(config).apply(remove_erased=True)[0].code == 0
+    assert Lake.open(config).verify()[0].code == 0
 
 
 # --- what it does not touch ----------------------------------------------------------------------

@@ -136,6 +136,75 @@ def test_a_key_that_is_not_declared_is_not_requested(config: Path, tmp_path: Pat
     assert "the footer is under master key footer, but other is declared" in last.text
 
 
+def test_a_key_that_is_declared_for_another_use_needs_only_apply(config: Path) -> None:
+    config.write_text(DECLARATION.replace('"footer"', '"pii"').replace("pii =", "footer =", 1))
+    last = why(config)[-1]
+    assert (last.step, last.advice) == ("declaration", "run modcrypt apply to re-key it")
+    mc.Lake.open(config).apply()
+    assert all(step.ok for step in why(config))
+
+
+def test_keys_bound_to_another_text_are_not_for_apply(config: Path) -> None:
+    config.write_text(DECLARATION.replace("include", 'kms_aad = "other"\ninclude'))
+    last = why(config)[-1]
+    assert (last.step, last.advice.startswith("restore the kms_aad")) == ("key service", True)
+
+
+def test_an_erased_column_is_no_mistake(config: Path) -> None:
+    mc.Lake.open(config).shred("orders", columns=["home_ssn"])
+    steps = why(config)
+    assert all(step.ok for step in steps)
+    assert "home_ssn is erased" in [step.text for step in steps]
+    assert why(config, column="mail")[-1].ok
+    refused = [step.text for step in why(config, column="home_ssn") if not step.ok]
+    assert refused == ["home_ssn is erased"]
+
+
+def test_keys_that_readers_accept_are_no_refusal(config: Path, tmp_path: Path) -> None:
+    mc.Keyring(tmp_path / "lake.keyring").create_key("new")
+    text = DECLARATION.replace("pii = [", "new = [")
+    config.write_text(f'{text}\n[dataset.orders.previous]\nmaster_keys = {{ pii = "new" }}\n')
+    last = why(config)[-1]
+    assert (last.ok, last.advice) == (True, "run modcrypt apply to rotate its keys")
+    assert last.text == "its keys are under previous master keys"
+
+
+def test_an_exposed_file_is_not_as_declared(config: Path, tmp_path: Path) -> None:
+    mc.Keyring(tmp_path / "lake.keyring").rotate_key("pii")
+    config.write_text(f'compromised = ["pii@1"]\n{DECLARATION}')
+    last = why(config)[-1]
+    assert (last.step, last.ok) == ("policy", False)
+    assert last.text == "its keys are wrapped under the compromised pii@1"
+    assert last.advice == "run modcrypt apply to encrypt it under new data keys"
+    mc.Lake.open(config).apply()
+    assert all(step.ok for step in why(config))
+
+
+def test_plaintext_that_apply_refuses_needs_a_decision(config: Path, tmp_path: Path) -> None:
+    mc.Lake.open(config).status()
+    write_day(tmp_path, "2026-11-01", 1)  # in place of an encrypted file
+    assert why(config)[-1].advice.endswith("run modcrypt apply --accept-replaced to encrypt it")
+    mc.Lake.open(config).apply(accept_replaced=True)
+    assert all(step.ok for step in why(config))
+
+
+def test_of_datasets_in_one_folder_the_pattern_decides(config: Path) -> None:
+    archive = '[dataset.archive]\nlocation = "orders/*0.parquet"\nfooter_key = "other"\n'
+    config.write_text(f"{DECLARATION.replace('*.parquet', '*1.parquet')}\n{archive}")
+    assert "but other is declared" in why(config)[-1].text
+    assert why(config, FIRST.replace("0.parquet", "1.parquet"))[-1].ok
+
+
+def test_a_partition_without_a_master_key_is_named(config: Path) -> None:
+    config.write_text(DECLARATION.replace('"footer"', '"day-{partition.day}"'))
+    path = "orders/day=__HIVE_DEFAULT_PARTITION__/a.parquet"
+    (config.parent / path).parent.mkdir()
+    pq.write_table(order_table(), config.parent / path)
+    (last,) = why(config, path)
+    assert (last.step, last.ok, last.advice) == ("declaration", False, "")
+    assert "the file is in no folder day=VALUE" in last.text
+
+
 def test_a_file_of_no_dataset_is_a_mistake(config: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="belongs to no dataset"):
         mc.Lake.open(config).why(tmp_path / "x.parquet")

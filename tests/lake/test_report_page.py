@@ -233,10 +233,10 @@ def test_rows_stay_in_the_group_of_their_dataset(chromium: Browser) -> None:
     )
     rows = "return [...document.querySelectorAll('#tasks tbody')].map((body) => body.rows.length)"
     before = chromium.run(groups), chromium.run(rows)
-    assert before == (["orders", "readings"], [9, 2])
+    assert before == (["orders", "readings"], [10, 2])
     chromium.click("#tasks thead th:nth-child(2) button")
     assert (chromium.run(groups), chromium.run(rows)) == before
-    assert column(chromium, "#tasks", 1) == ["39", "20", "17", "4", "3", "2", "1", "", ""]
+    assert column(chromium, "#tasks", 1) == ["39", "20", "17", "4", "3", "2", "1", "", "", ""]
     assert chromium.run("return document.querySelector('#tasks tbody tr').matches('.group')")
 
 
@@ -388,6 +388,7 @@ def test_tasks_name_what_helps() -> None:
         ("Plaintext files", 2, "modcrypt apply orders"),
         ("Files waiting in the source", 3, "modcrypt apply orders"),
         ("Master keys due for a new version: pii", None, "modcrypt apply orders"),
+        ("seal x", None, "modcrypt verify orders"),
         ("Values of encrypted columns beside the files", 1, "modcrypt leaks orders"),
         ("Files that include does not match", 4, "modcrypt status --json"),
         ("Files not verified since they changed", 39, "modcrypt verify orders"),

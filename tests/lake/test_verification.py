@@ -168,6 +168,29 @@ master_key = "footer"
     assert "overlap" in {fault.word for fault in again.faults}
 
 
+@each_case("location, include", [("orders", "*.one"), ("orders/day=1", "*"), (".", "*.one")])
+def test_files_of_another_dataset_are_not_undeclared(
+    location: str, include: str, tmp_path: Path
+) -> None:
+    """Nor is the declaration with its records; but others are."""
+    config = make_lake(tmp_path, days=1, files=1)
+    folder = tmp_path / "orders/day=1"
+    folder.mkdir()
+    pq.write_table(order_table(), folder / "a.one")
+    other = f'[dataset.other]\nlocation = "{location}"\ninclude = "{include}"\n'
+    config.write_text(f'{DECLARATION}\n{other}footer_key = "footer"\nstrict = false\n')
+    lake = Lake.open(config)
+    assert lake.apply()[0].code == 0
+    (tmp_path / "modcrypt.leaks.jsonl").touch()
+    orders, others = lake.status()
+    assert (list(orders.strays), orders.leaks) == ([], ())
+    top = [path for path in others.strays if not path.startswith(("cache/", "state/"))]
+    assert top == (["lake.keyring"] if location == "." else [])
+    assert lake.verify("orders")[0].code == 0
+    (tmp_path / "orders/b.two").touch()
+    assert list(lake.verify("orders")[0].strays) == ["b.two"]
+
+
 def test_a_dataset_without_files_is_a_fault(tmp_path: Path) -> None:
     config = make_lake(tmp_path)
     config.write_text(
@@ -182,6 +205,30 @@ def test_a_master_key_of_the_declared_age_is_a_fault(config: Path) -> None:
     (fault,) = verify(config).faults
     assert fault.word == "key-age"
     assert "footer and pii" in fault.message or "footer, pii" in fault.message
+
+
+def test_status_apply_and_verify_agree_on_the_keys_that_are_due(tmp_path: Path) -> None:
+    """Those of partitions, and those that no file needs; none that only a file names."""
+    text = DECLARATION.replace('"footer"', '"day-{partition.day}"')
+    config = make_lake(tmp_path, days=1, declaration=text)
+    keyring = mc.Keyring(tmp_path / "lake.keyring")
+    for name in ("day-2026-11-01", "unused", "foreign"):
+        keyring.create_key(name)
+    Lake.open(config).apply()
+    config.write_text(text.replace('"day-{partition.day}"', '"foreign"'))
+    Lake.open(config).dataset("orders").write(order_table().append_column("day", [["1"] * 2]))
+    rules = 'unused = ["none*"]\n\n[dataset.orders.rotation]\nmax_version_age = "0d"\n'
+    config.write_text(text + rules)
+    (status,) = Lake.open(config).status()
+    assert status.counts == {"declared": 2, "other-keys": 1}
+    assert status.due_keys == ["day-2026-11-01", "pii", "unused"]
+    due = [fault.message for fault in verify(config).faults if fault.word == "key-age"]
+    assert due == ["master keys due for a new version: day-2026-11-01, pii, unused; apply adds it"]
+    Lake.open(config).apply()
+    versions = {key.id: key.version for key in keyring.list_keys()}
+    assert versions == {
+        "day-2026-11-01": 2, "pii": 2, "unused": 2, "foreign": 1, "footer": 1
+    }  # fmt: skip
 
 
 def test_copies_are_faults_even_without_a_prefix(tmp_path: Path) -> None:

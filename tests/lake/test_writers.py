@@ -136,16 +136,22 @@ def test_a_declared_seal_is_required(config: Path) -> None:
     with pytest.raises(mc.errors.IntegrityError, match="the dataset is not sealed"):
         read(config)
     folder = config.parent / "orders"
+    path = min(folder.rglob("*.parquet"))
+    assert [s.step for s in Lake.open(config).why(path) if not s.ok] == ["seal"]
+    assert not Lake.open(config).status()[0].is_declared
     mc.jobs.seal_dataset(folder, writer_key())
     rows = read(config).num_rows
     assert all(result.code == 0 for result in Lake.open(config).verify())
-    path = min(folder.rglob("*.parquet"))
+    assert all(step.ok for step in Lake.open(config).why(path))
+    assert Lake.open(config).status()[0].is_declared
     content = path.read_bytes()
     path.unlink()
     with pytest.raises(mc.errors.IntegrityError, match="in the seal of the dataset, but missing"):
         read(config)
-    (result,) = Lake.open(config).verify()
+    (result,), (status,) = Lake.open(config).verify(), Lake.open(config).status()
     assert "files of the dataset's seal are missing" in str(result.findings)
+    assert "files of the dataset's seal are missing" in status.summary()
+    assert not status.is_declared
     path.write_bytes(content)
     assert read(config).num_rows == rows
     saved = shutil.copytree(folder, config.parent / "saved")

@@ -110,8 +110,8 @@ def describe_dataset(name: str, files: int, **states: int) -> dict[str, Any]:
         "dataset": name, "location": f"s3://lake/{name}", "files": files, "states": states,
         "unreadable": {}, "not_verified": 0, "rows": files * 1000, "bytes": files * 12_345_678,
         "encrypted_bytes": files * 12_000_000, "columns": 14, "encrypted_columns": 6, "strays": 0,
-        "strict": True, "leaks": [], "waiting": 0, "due_keys": [], "erasures": [],
-        "more_erasures": 0, "examined": digest(name), "error": "",
+        "strict": True, "leaks": [], "seal_faults": [], "waiting": 0, "due_keys": [],
+        "erasures": [], "more_erasures": 0, "examined": digest(name), "error": "",
     }  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def make_worst_report(name: Naming = str, **more: Any) -> LakeReport:
     datasets = [
         describe_dataset(orders, 412, declared=373, compromised=20, rewrapped=17, plaintext=2) | {
             "not_verified": 39, "strays": 4, "waiting": 3, "due_keys": [name("pii")],
-            "leaks": [leak],
+            "leaks": [leak], "seal_faults": [f"seal {name('x')}"],
         },
         describe_dataset(people, 1200, declared=1198, erased=2) | {"erasures": erasures},
         describe_dataset(name("readings"), 0) | {"error": name("no such bucket")},

@@ -124,8 +124,10 @@ def _check_options(declared: Declared, settings: Any, options: Mapping[str, Any]
 def check_rotation(
     settings: Any, key_id: str | None, renamed: Mapping[str, str],
     double_wrapping: bool | None,
-) -> None:  # fmt: skip
-    """Raise click.UsageError if files of a dataset would no longer be as declared.
+) -> Mapping[str, str]:  # fmt: skip
+    """Return the new master keys by old ones, for files of a dataset those that are declared, too.
+
+    Raise click.UsageError if the files would no longer be as declared.
 
     Args:
         settings: Settings of the dataset, if the command is about one.
@@ -135,7 +137,7 @@ def check_rotation(
     """
     declared = find_declared(click.get_current_context().params["policy_file"])
     if declared is None:
-        return
+        return renamed
     what, is_declared = settings.declared, settings.declares_key
     keys = f"with the master keys {', '.join(what['key_templates'])}"
     if key_id is not None and not is_declared(key_id):
@@ -146,6 +148,7 @@ def check_rotation(
     if double_wrapping not in (None, what["double_wrapping"]):
         wrapping = "double" if what["double_wrapping"] else "single"
         refuse_contradiction(declared, "double_wrapping", f"with {wrapping} wrapping")
+    return {**what["previous"], **renamed}
 
 
 def refuse_declared(declared: Declared, parameters: Collection[str]) -> None:

@@ -123,7 +123,7 @@ def rotate(
             )
         refuse(_FILE_PARAMETERS, "this needs files; name PATHs")
     check_paths_exist(paths)  # first: an added version cannot be removed
-    check_rotation(settings, key_id, renamed, double_wrapping)
+    renamed = dict(check_rotation(settings, key_id, renamed, double_wrapping))
     run: dict[str, Any] = {"what": what, "dry_run": dry_run, "double_wrapping": double_wrapping}
     with settings.hand_over() if paths and not dry_run else nullcontext():
         if key_id is not None:

@@ -98,7 +98,7 @@ def find_table_status(
     files.extend(states)
     if table.walk.encrypted:
         files.extend(find_plaintext_orphans(table, tree))
-    due = ages.find_due(tree.master_key_ids, declared.dataset.rotation)
+    due = ages.find_due(declared.dataset)
     return DatasetStatus(
         dataset=declared.dataset,
         files=files,

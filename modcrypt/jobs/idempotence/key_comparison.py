@@ -293,6 +293,15 @@ class KeyFacts(NamedTuple):
     recipients: frozenset[bytes] = frozenset()
     erased: tuple[str, ...] = ()
 
+    def replace_master_keys(self, replacements: Mapping[str, str]) -> KeyFacts:
+        """Return the facts after a rotation that replaces master keys, given by their ids."""
+
+        def move(key: WrappedKey) -> WrappedKey:
+            return key._replace(master_key_id=replacements.get(key.master_key_id, key[0]))
+
+        columns = tuple((name, move(key)) for name, key in self.columns)
+        return self._replace(footer=move(self.footer), columns=columns)
+
 
 def gather_key_facts(
     place: Place, footer: Footer, leaves: Sequence[tuple[str, ...]], plain: Iterable[str],

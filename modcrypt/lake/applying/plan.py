@@ -178,10 +178,7 @@ def make_plan(
     current = len(status.files) - len(planned) - erased
     gone = (file for file in status.files if remove_erased and file.state == "erased")
     removals: Spool[FileState] = Spool(gone if erased else ())
-    planned.extend(
-        PlannedChange(state=file, action="encrypt", why="the file waits in the source", waits=True)
-        for file in status.waiting
-    )
+    planned.extend(map(_plan_waiting, status.waiting))
     return LakePlan(
         dataset=status.dataset.name,
         files=planned,
@@ -193,6 +190,12 @@ def make_plan(
         error=status.error,
         code=status.code,
     )
+
+
+def _plan_waiting(state: FileState) -> PlannedChange:
+    why = state.message or "the file waits in the source"
+    action: Action = "refuse" if state.reason else "encrypt"
+    return PlannedChange(state=state, action=action, why=why, waits=True)
 
 
 def _doubt(state: FileState) -> FileState:

@@ -93,7 +93,7 @@ def _print_status(status: DatasetStatus, files: bool) -> None:
     if files:
         rows = (
             (file.path, file.state, file.reason or None, adapt_advice(file.message) or None)
-            for file in status.files
+            for file in chain(status.files, (file for file in status.waiting if file.reason))
             if not file.is_declared or file.reason
         )
         print_long_table(("file", "state", "reason", "message"), rows)

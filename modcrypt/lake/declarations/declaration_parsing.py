@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from modcrypt.errors import MAX_NAME, printable
+from modcrypt.io.addresses import is_url
 from modcrypt.kms.policy import (
     MAX_POLICY,
     Policy,
@@ -202,7 +205,7 @@ class _DatasetParsing(Members):
         previous = self._parse_previous(rules, members)
         rotation = Rotation(**self.rotation(ROTATION_MEMBERS))
         location, include = self._parse_location(own)
-        source = self._parse_source(own)
+        source = self._parse_source(own, location)
         recipients = self._read_recipients("recipients", own)
         former = self._read_recipients("former_recipients", own)
         if both := sorted({each.hex_id for each in former} & {each.hex_id for each in recipients}):
@@ -232,13 +235,15 @@ class _DatasetParsing(Members):
             location, include = folder or slash or ".", location[len(folder) + len(slash) :]
         return self.inclusions.place((*self.path, "location"), location), include
 
-    def _parse_source(self, own: Mapping[str, Any]) -> str | None:
-        source = own.get("source")
-        if source is None:
+    def _parse_source(self, own: Mapping[str, Any], location: str) -> str | None:
+        if own.get("source") is None:
             return None
-        if source == own.get("location"):
-            self.fault("source", "source and location must be different folders")
-        return self.inclusions.place((*self.path, "source"), source)
+        source = self.inclusions.place((*self.path, "source"), own["source"])
+        folders = [each if is_url(each) else os.path.normpath(each) for each in (source, location)]
+        first, second = sorted(posixpath.join(folder, "") for folder in folders)
+        if second.startswith(first):
+            self.fault("source", "source and location must be folders outside of each other")
+        return source
 
     def _read_recipients(self, member: str, own: Mapping[str, Any]) -> tuple[Recipient, ...]:
         """Return the recipients that the lines and files of a member name, each once."""

@@ -36,6 +36,11 @@ def matches(template: str, text: str) -> bool:
     return re.fullmatch(_VALUE.pattern.join(parts), text) is not None
 
 
+def matches_any(templates: Iterable[str], text: str) -> bool:
+    """Return whether a text is one of some templates with some values of partitions."""
+    return any(matches(template, text) for template in templates)
+
+
 def is_ambiguous(template: str) -> bool:
     """Return whether nothing separates two values in a template."""
     return any(not text for text in _PLACE.split(template)[2:-1:2])

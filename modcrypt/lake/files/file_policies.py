@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import threading
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
@@ -34,6 +35,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.footer_keys import list_key_metadata
 from modcrypt.parquet.crypto.footer_opening import read_plain
+from modcrypt.parquet.crypto.path_prefix import PATH
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.datasets.discovery import as_arrow
 from modcrypt.parquet.format.schema import leaf_paths
@@ -74,7 +76,6 @@ class DatasetPolicies:
     _readings: Memo[tuple[Policy, FileDecryptionProperties]] = field(
         default_factory=Memo, init=False, repr=False
     )
-    _previous: Memo[tuple[Policy, Policy]] = field(default_factory=Memo, init=False, repr=False)
     _new_keys: Memo[tuple[Policy, NewKeys]] = field(default_factory=Memo, init=False, repr=False)
     _lock: Any = field(default_factory=lambda: fork_safe(threading.Lock()), init=False, repr=False)
 
@@ -102,6 +103,15 @@ class DatasetPolicies:
         if place.filesystem is None:
             return not os.path.isfile(place.path)
         return not as_arrow(place.filesystem).get_file_info(place.path).is_file
+
+    @cached_property
+    def _path_root(self) -> Place:
+        """The folder to which `{path}` is relative; that around a dataset of a single file."""
+        place, dataset = self.root.place, self.dataset
+        templates = [dataset.aad_prefix, *dataset.previous.aad_prefixes]
+        if self.is_folder or not any(PATH in (template or "") for template in templates):
+            return place
+        return Place(place.filesystem, posixpath.dirname(place.path))
 
     @property
     def source(self) -> Folder | None:
@@ -183,7 +193,7 @@ class DatasetPolicies:
     def encryption(self, policy: Policy) -> KeyedEncryption:
         """Return the properties that encrypt files by a policy."""
         return self.tools.encryption(
-            policy, root=self.root.place, recipients=self.dataset.recipients,
+            policy, root=self._path_root, recipients=self.dataset.recipients,
             signing_key=self.signing_key,
         )  # fmt: skip
 
@@ -248,7 +258,7 @@ class DatasetPolicies:
 
         def make() -> tuple[Policy, FileDecryptionProperties]:
             return policy, self.tools.decryption(
-                policy, root=self.root.place, master_key_ids=ids, seal=self.required_seal
+                policy, root=self._path_root, master_key_ids=ids, seal=self.required_seal
             )
 
         return self._readings.get((id(policy), ids), make)[1]
@@ -286,7 +296,7 @@ class DatasetPolicies:
     ) -> FileDecryptionProperties:
         template = self.dataset.aad_prefix if aad_prefix is None else aad_prefix
         filled = fill(template, self._values_of(path)) if template else None
-        prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self.root.place)
+        prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self._path_root)
         return self.tools.decryption(
             aad_prefix=b"" if template == "" else prefix,  # empty: refuses any that is stored
             accept_algorithms=self.algorithms,
@@ -307,32 +317,18 @@ class DatasetPolicies:
         Raises:
             ValueError: As `policy`.
         """
-        policy = self.policy(path, columns)
-        why = self.new_keys(policy).compare_facts(footer, prefix, facts)
-        if why is None or not self.dataset.previous.master_keys:
+        keys, previous = self.new_keys(self.policy(path, columns)), self.dataset.previous
+        why = keys.compare_facts(footer, prefix, facts)
+        if why is None or not previous.master_keys:
             return Comparison(why or "")
-        previous = self.new_keys(self.previous_policy(policy))
-        is_previous = previous.compare_facts(footer, prefix, facts) is None
-        return Comparison(why, is_previous)
+        moved = facts.replace_master_keys(previous.master_keys)
+        return Comparison(why, keys.compare_facts(footer, prefix, moved) is None)
 
     @property
     def algorithms(self) -> tuple[str, ...]:
         """The declared algorithm, and previous ones."""
         declared = self.dataset.members.get("encryption_algorithm", GCM_V1)
         return (declared, *self.dataset.previous.algorithms)
-
-    def previous_policy(self, policy: Policy) -> Policy:
-        """Return a policy with the previous master keys in place of the declared ones."""
-        return self._previous.get(id(policy), lambda: (policy, self._make_previous(policy)))[1]
-
-    def _make_previous(self, policy: Policy) -> Policy:
-        old = {new: old for old, new in self.dataset.previous.master_keys.items()}
-        keys: dict[str, list[str]] = {}
-        for key, columns in policy.column_keys.items():
-            keys.setdefault(old.get(key, key), []).extend(columns)
-        return replace(
-            policy, footer_key=old.get(policy.footer_key, policy.footer_key), column_keys=keys
-        )
 
 
 # --- the columns of a file, and whether it is encrypted, by its footer ---------------------------

@@ -60,18 +60,24 @@ class LakeFiles:
         source: Folder whose plaintext files are encrypted into the dataset; None for none.
         parts: Paths inside the dataset of the files and folders to list; none for all.
         may_be_empty: Whether the dataset needs no files, as with a source.
+        is_claimed: Function that returns whether a file that `include` does not match is of another
+            dataset, or of the declaration, by its path inside the dataset.
     """
 
     def __init__(
         self, root: Folder, include: str | None = None, source: Folder | None = None,
         parts: Sequence[str] = (), *, may_be_empty: bool = False,
+        is_claimed: Callable[[str], bool] = lambda path: False,
     ) -> None:  # fmt: skip
         self.root, self.source, self.parts = root, source, parts
+        self.is_claimed = is_claimed
         self._may_be_empty = may_be_empty or source is not None
         is_file = source is None and not root.is_folder
         self._matches = None if include is None or is_file else make_matcher(include)
         self.strays: Spool[str] = Spool()
         """Paths of visible files that `include` does not match, after an iteration."""
+        self.claimed: Spool[str] = Spool()
+        """Paths of those that are claimed, which are not undeclared."""
         self.links: Spool[str] = Spool()
         """Paths of links to what is listed anyway, so that other readers read it twice."""
         self.absent: Spool[str] = Spool()
@@ -86,6 +92,7 @@ class LakeFiles:
             OSError: A folder cannot be listed.
         """
         self.strays, self.links, self.absent = Spool(), Spool(), Spool()
+        self.claimed = Spool()
         found = False
         try:
             for file in self._list_parts():
@@ -93,7 +100,8 @@ class LakeFiles:
                 if self._is_included(file.path):
                     yield file
                 else:
-                    self.strays.append(file.path)
+                    is_claimed = self.is_claimed(file.path)
+                    (self.claimed if is_claimed else self.strays).append(file.path)
         except FileNotFoundError:
             if found or not self._may_be_empty:
                 raise
@@ -121,8 +129,10 @@ class LakeFiles:
     def _is_included(self, path: str) -> bool:
         return self._matches is None or bool(self._matches(path))
 
-    def list_waiting(self) -> Iterator[LakeFile]:
+    def list_waiting(self) -> Iterator[tuple[LakeFile, bool]]:
         """Yield the files of the source folder whose encrypted copy is missing or older.
+
+        With each, yield whether it has changed since it was encrypted.
 
         Raises:
             FileNotFoundError, OSError: As iterating.
@@ -131,10 +141,12 @@ class LakeFiles:
             return
         for file in list_folder(self.source):
             copy = self.root.place.below(file.path)
-            if self._is_included(file.path) and (
-                copy.stamp() is None or _is_older(copy, self.source.place.below(file.path))
-            ):
-                yield file
+            if not self._is_included(file.path):
+                continue
+            if copy.stamp() is None:
+                yield file, False
+            elif _is_older(copy, self.source.place.below(file.path)):
+                yield file, True
 
 
 def _is_older(copy: Place, original: Place) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError
@@ -11,8 +11,10 @@ from modcrypt.io.places import Place
 from modcrypt.io.sources import Source, open_source_at
 from modcrypt.jobs.failures import describe
 from modcrypt.jobs.key_scan import parse_wrapped_version
-from modcrypt.lake.examination import FooterExamination, describe_previous
+from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns
+from modcrypt.lake.files.file_states import EXPOSED, FileState
+from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer_keys import list_footer_keys, list_key_metadata
 from modcrypt.parquet.format.schema import covering_name
@@ -34,6 +36,12 @@ _ADVICE: Mapping[str, str] = {
     "tag": "restore the file from a copy: its bytes, or those of its keys, were altered",
     "unsupported": "add the former algorithm to previous.algorithms",
     "policy": "run modcrypt apply to re-key it",
+    "old-keys": "run modcrypt apply to rotate its keys",
+    "exposed": "run modcrypt apply to encrypt it under new data keys",
+    "not-erased": "run modcrypt shred again, or remove the statement that it is erased",
+    "kms-aad": "restore the kms_aad with which the file was written, or a copy of the file",
+    "seal": "if you know who wrote the files, sign the next seal: modcrypt seals create, or add",
+    "replaced": "if you know who wrote it, run modcrypt apply --accept-replaced to encrypt it",
     "writer-signature": "restore a copy that a declared writer signed",
 }
 
@@ -44,7 +52,7 @@ class KeyStep:
 
     Attributes:
         step: "file", "data key", "KEK", "master key", "declaration", "key service", "footer",
-            "column" or "policy".
+            "seal", "column" or "policy".
         ok: Whether the step succeeds.
         text: What was found, or why the step refuses.
         advice: What would help; empty for a step that succeeds.
@@ -61,16 +69,23 @@ class KeyStep:
 
 
 def follow_keys(
-    examination: FooterExamination, place: Place, column: str | None
-) -> Iterator[KeyStep]:
+    examination: FooterExamination, place: Place, column: str | None,
+    judge: Callable[[FileState], FileState], *, is_doubted: bool = False,
+) -> Iterator[KeyStep]:  # fmt: skip
     """Yield the steps from a file, or a column of it, to its key service; end at a refusal.
 
-    `column` is the dotted name of a column; None for the file.
+    Args:
+        examination: Examination of the files of the dataset.
+        place: Place of the file.
+        column: Dotted name of a column; None for the file.
+        judge: Function that returns the state of a file with what is compromised or erased.
+        is_doubted: Whether `apply` encrypts the file, if it is plaintext, only on request.
     """
-    walk = _Walk(examination, place)
+    walk = _Walk(examination, place, judge, is_doubted)
     try:
         with open_source_at(place) as source:
             yield from walk.follow_footer(source)
+            yield from walk.check_seal(source)
             yield from walk.follow_column(column)
     except Exception as error:
         yield walk.refuse(error)
@@ -79,13 +94,16 @@ def follow_keys(
 class _Walk:
     """The walk through the keys of one file; `step` is the step that an error refuses."""
 
-    def __init__(self, examination: FooterExamination, place: Place) -> None:
+    def __init__(
+        self, examination: FooterExamination, place: Place,
+        judge: Callable[[FileState], FileState], is_doubted: bool,
+    ) -> None:  # fmt: skip
         self._examination, self._place = examination, place
+        self._judge, self._is_doubted = judge, is_doubted
         self._policies: DatasetPolicies = examination.policies
         self._path = self._policies.path_of(place)
         self._step = "file"
         self._file: OpenFile | None = None
-        self._template: str | None = None
         self._material: KeyMaterial | None = None
 
     def _pass(self, step: str, text: str) -> KeyStep:
@@ -100,19 +118,41 @@ class _Walk:
             word = "destroyed" if master is not None and master.destroyed else word
         return KeyStep(
             step=self._step, ok=False, text=f"{word}: {failure.message}",
-            advice=_ADVICE.get(word, ""),
+            advice=_ADVICE.get(self._find_remedy(word), ""),
         )  # fmt: skip
 
+    def _find_remedy(self, word: str) -> str:
+        if self._step == "seal":
+            return "seal"
+        if word == "plaintext" and self._is_doubted:
+            return "replaced"
+        if word == "key-material" and self._step == "key service":
+            return "kms-aad"
+        if self._step == "declaration" and self._material is not None:
+            declared = self._policies.key_ids(self._path)  # for another part of the file
+            return "policy" if self._material.master_key_id in declared else word
+        return word
+
     def follow_footer(self, source: Source) -> Iterator[KeyStep]:
+        self._step = "declaration"
+        self._policies.opening(self._place)  # the values of partitions may name no master key
+        self._step = "file"
         keys, hidden = list_key_metadata(source)
         mode = "encrypted" if hidden else "plaintext, signed"
         yield self._pass("file", f"{self._path} is encrypted; its footer is {mode}")
         yield from self._follow_key(keys[0].metadata, None)
         self._step = "footer"
-        self._file, self._template = self._examination.open_footer(self._place, source)
+        self._file, _ = self._examination.open_footer(self._place, source)
         prefix = self._file.footer.aad_prefix
         bound = "no AAD prefix" if prefix is None else f"the AAD prefix {prefix!r}"
         yield self._pass("footer", f"it opens with {bound}")
+
+    def check_seal(self, source: Source) -> Iterator[KeyStep]:
+        """Check that the seal of the dataset, if it requires one, has the file as it is."""
+        if (seal := self._policies.required_seal) is not None and self._file is not None:
+            self._step = "seal"
+            OpenFile(source, replace(self._file.properties, seal=seal))
+            yield self._pass("seal", "the seal of the dataset has it as it is")
 
     def follow_column(self, column: str | None) -> Iterator[KeyStep]:
         """Follow one column, or all columns that have keys of their own."""
@@ -127,8 +167,11 @@ class _Walk:
             for key in list_footer_keys(file.metadata, file.footer.key_metadata)
         }
         plain = file.plaintext_columns(range(len(names)))
+        erased = self._examination.find_erased(self._place, self._path, file)
         for name in names if column is None else [column]:
-            if name in own:
+            if name in erased:  # which keeps no other column from being opened
+                yield KeyStep(step="column", ok=column is None, text=f"{name} is erased")
+            elif name in own:
                 yield from self._follow_key(own[name], name)
                 self._step = "column"
                 file.select([names.index(name)])
@@ -136,20 +179,23 @@ class _Walk:
             elif column is not None:
                 where = "in plaintext" if name in plain else "under the footer key"
                 yield self._pass("column", f"{name} is {where}")
-        policy = self._policies.policy(self._path, read_columns(file.footer, file.leaves))
-        why = self._policies.new_keys(policy).compare_encryption(self._place, file)
-        if self._template is not None:
-            why = describe_previous(self._template)
-        if why is None:
-            yield self._pass("policy", "the file is encrypted as declared")
-        else:
-            yield KeyStep(step="policy", ok=False, text=why, advice=_ADVICE["policy"])
+        yield self._compare()
+
+    def _compare(self) -> KeyStep:
+        """Return the step that compares the file with the declaration, as `status` does."""
+        state = self._judge(self._examination.run(LakeFile(self._path, 0, "")))
+        if state.state == "declared":
+            return self._pass("policy", "the file is encrypted as declared")
+        if state.state == "old-keys":  # which readers accept
+            return KeyStep(step="policy", ok=True, text=state.message, advice=_ADVICE["old-keys"])
+        word = "exposed" if state.state in EXPOSED else state.reason or "policy"
+        return KeyStep(step="policy", ok=False, text=state.message, advice=_ADVICE.get(word, ""))
 
     # --- one key ---------------------------------------------------------------------------------
 
     def _follow_key(self, metadata: bytes | None, column: str | None) -> Iterator[KeyStep]:
         what = "the footer" if column is None else f"column {column}"
-        self._step = "data key"
+        self._step, self._material = "data key", None
         material = self._material = self._decode(metadata, what)
         storage = "in the file" if material.internal else "beside the file"
         yield self._pass("data key", f"the key of {what} is wrapped; its material is {storage}")

@@ -155,6 +155,7 @@ def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:
         "strays": len(status.strays),
         "strict": status.dataset.strict,
         "leaks": [leak.fields() for leak in status.leaks[:MAX_FILES]],
+        "seal_faults": list(status.seal_faults),
         "waiting": len(status.waiting),
         "due_keys": list(status.due_keys),
         "erasures": [each.fields() for each in status.dataset.erased[:MAX_FILES]],

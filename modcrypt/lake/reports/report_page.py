@@ -110,6 +110,8 @@ def _list_tasks(row: Mapping[str, Any]) -> Iterator[tuple[str, int | None, str]]
         yield "Files waiting in the source", row["waiting"], _APPLY
     if row["due_keys"]:
         yield f"Master keys due for a new version: {', '.join(row['due_keys'])}", None, _APPLY
+    for fault in row["seal_faults"]:
+        yield fault, None, _VERIFY
     if row["leaks"]:
         yield "Values of encrypted columns beside the files", len(row["leaks"]), _LEAKS
     if row["strays"] and row["strict"]:

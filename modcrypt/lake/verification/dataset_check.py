@@ -123,9 +123,9 @@ def verify_files(
         if not (results or skipped or files.parts or seal):
             findings.append(_report_empty(erasures.emptied))
         if not files.parts:
-            findings += map(ValueLeak.as_fault, find_dataset_leaks(policies))
+            findings += map(ValueLeak.as_fault, find_dataset_leaks(policies, files.is_claimed))
     if seal is not None:
-        present.update(files.strays)
+        present.update(files.strays, files.claimed)
         missing = [
             finding
             for part in files.parts or [""]

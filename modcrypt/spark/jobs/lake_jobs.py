@@ -121,7 +121,7 @@ def _apply_batch(
     files_per_task: int, bytes_per_task: int,
 ) -> Iterator[AppliedFile]:  # fmt: skip
     done: dict[tuple[str, bool], AppliedFile] = {}
-    groups = {(file.action, file.waits) for file in planned} - {("refuse", False)}
+    groups = {(file.action, file.waits) for file in planned if file.action != "refuse"}
     for action, waits in sorted(groups):
         files = [file for file in planned if (file.action, file.waits) == (action, waits)]
         arguments = {"action": action, "waits": waits}

@@ -196,6 +196,18 @@ def test_all_mistakes_are_reported_at_once_with_line_and_suggestion() -> None:
             'recipients = ["~no-such-user/r.pub"]',
             "line 4: ~no-such-user/r.pub: No such file or directory",
         ),
+        *(
+            (
+                f'[dataset.a]\nlocation = "{location}"\nfooter_key = "k"\nsource = "{source}"',
+                "line 4: source and location must be folders outside of each other",
+            )
+            for location, source in [
+                ("in", "./in/"),
+                ("in", "in/new"),
+                ("in/new/*.parquet", "in"),
+                ("s3://b/in", "s3://b"),
+            ]
+        ),
         ("a = [", "not TOML"),
     ],
 )

@@ -133,7 +133,6 @@ def test_a_new_version_is_recorded(tmp_path: Path) -> None:
     rotated = DECLARATION + '\n[dataset.orders.rotation]\nmax_version_age = "0d"\n'
     config = make_recorded_lake(tmp_path, declaration=rotated)
     Lake.open(config).apply()
-    Lake.open(config).apply()
     (event,) = [e for e in Lake.open(config).read_evidence().events if e.event == "rotate"]
     assert set(event.keys) == {"footer", "pii"}
 
