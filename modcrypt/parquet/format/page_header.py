@@ -45,7 +45,7 @@ def page_compression(codec: int, created_by: bytes | None) -> int:
     """
     if codec == UNCOMPRESSED:
         return NEVER
-    if created_by is None or not created_by.startswith(b"parquet-cpp"):
+    if created_by is None or created_by[:12] not in (b"parquet-cpp", b"parquet-cpp "):
         return BY_HEADER
     return ALWAYS if re.fullmatch(_OLD_ARROW, created_by) else BY_HEADER
 
