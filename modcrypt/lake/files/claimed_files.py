@@ -23,11 +23,11 @@ def find_claims(lake: LakeDeclaration, name: str) -> Callable[[str], bool]:
     root = lake.datasets[name].location
     declaration = Path(os.path.abspath(lake.path))
     own = {str(declaration), *(str(declaration.with_suffix(end)) for end in _RECORDS)}
-    others = [each for each in lake.datasets.values() if each.name != name]
+    others = [_make_test(each) for each in lake.datasets.values() if each.name != name]
 
     def is_claimed(path: str) -> bool:
         where = _normalize(posixpath.join(root, path))
-        return where in own or any(_has(each, where) for each in others)
+        return where in own or any(has(where) for has in others)
 
     return is_claimed
 
@@ -36,11 +36,18 @@ def _normalize(location: str) -> str:
     return location if is_url(location) else os.path.normpath(location)
 
 
-def _has(dataset: DatasetDeclaration, where: str) -> bool:
+def _make_test(dataset: DatasetDeclaration) -> Callable[[str], bool]:
+    """Return a function that returns whether an address is that of a dataset's file."""
     location = _normalize(dataset.location)
-    inside = find_inside(where, location)
-    if where.startswith(posixpath.join(location, "")):
-        inside = where[len(posixpath.join(location, "")) :]
-    if inside is None or dataset.include is None:
-        return inside is not None or where == location
-    return bool(make_matcher(dataset.include)(inside))
+    folder = posixpath.join(location, "")
+    matches = None if dataset.include is None else make_matcher(dataset.include)
+
+    def has(where: str) -> bool:
+        inside = find_inside(where, location)
+        if where.startswith(folder):
+            inside = where[len(folder) :]
+        if inside is None or matches is None:
+            return inside is not None or where == location
+        return bool(matches(inside))
+
+    return has
