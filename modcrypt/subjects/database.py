@@ -98,8 +98,8 @@ class Database:
     def page(self, sql: str, after: bytes) -> list[tuple[Any, ...]]:
         """Return the next rows of a statement, in the order of their references.
 
-        Raise FormatError if they have another order, as in a file that somebody made: who reads
-        page by page would never end.
+        Raise FormatError if they have another order, as in a forged file: reading page by page
+        would never end.
         """
         page = f"{sql} WHERE reference > ? ORDER BY reference LIMIT {BATCH}"
         rows = self.query(page, (after,))

@@ -292,7 +292,7 @@ def test_rows_without_order_are_not_read_without_end(vault: SubjectVault, tools:
 
 
 def test_an_erased_subject_of_another_type_has_no_proof(vault: SubjectVault) -> None:
-    """SQLite stores any type in any column, and any row in a file that somebody made."""
+    """SQLite stores any type in any column, and any row in a forged file."""
     for reference in ("text", None, 7):
         with pytest.raises(KeyMaterialError, match="wrong proof"):
             vault._check_proofs([(reference, "GDPR-17", "2026", "none")])
