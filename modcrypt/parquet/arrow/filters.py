@@ -123,7 +123,7 @@ def _read_term(column: Any, how: str, value: Any) -> _Term:
         raise ValueError(f'filters: "{how}" is not a valid operator, or does not take a value')
     if how.endswith("in"):
         if not isinstance(value, Iterable):
-            raise ValueError(f'filters: "{how}" takes a list of values')
+            raise TypeError(f'filters: "{how}" takes a list of values')
         return _Term(path, how, _copy_views(_make_array(value)))
     value = _read_null(value)
     return _Term(path, how, _to_nanoseconds(value) if _count_nanoseconds(value) else value)
