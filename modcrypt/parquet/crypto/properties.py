@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -314,7 +313,9 @@ def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDe
     if isinstance(prefix, PathPrefix):
         properties = replace(properties, aad_prefix=prefix.of(source.place))
     elif callable(prefix):
-        properties = replace(properties, aad_prefix=prefix(require_place(source.place).name))
+        found = prefix(require_place(source.place).name)
+        _require_bytes(found, "what aad_prefix returns")  # None would require no prefix
+        properties = replace(properties, aad_prefix=found)
     if retriever is not None and hasattr(retriever, "for_file"):
         keys = retriever.for_file(source, properties.on_missing_key != "error")
         properties = replace(properties, key_retriever=BoundRetriever(keys))
@@ -363,10 +364,10 @@ def for_dataset(decryption: AnyDecryption, root: Root | None) -> FileDecryptionP
     if ask is None or not callable(ask):  # A retriever bound to a file caches keys itself.
         return properties
     answers: dict[bytes, Secret[KeyLike | None]] = {}
-    locks: defaultdict[bytes, threading.Lock] = defaultdict(lambda: fork_safe(threading.Lock()))
+    locks: dict[bytes, threading.Lock] = {}
 
     def find_key(metadata: bytes) -> KeyLike | None:
-        with locks[metadata]:
+        with locks.setdefault(metadata, fork_safe(threading.Lock())):
             if metadata not in answers:
                 answers[metadata] = Secret(ask(metadata))
             return answers[metadata]()
@@ -465,7 +466,12 @@ def _set_frozen(target: object, name: str, value: object) -> None:
 
 
 def _check_bytes(value: bytes | None, what: str) -> None:
-    if value is not None and not isinstance(value, bytes):
+    if value is not None:
+        _require_bytes(value, what)
+
+
+def _require_bytes(value: object, what: str) -> None:
+    if not isinstance(value, bytes):
         raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
 
 

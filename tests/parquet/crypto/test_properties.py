@@ -76,6 +76,15 @@ def test_mistakes_in_decryption_properties(
         mc.FileDecryptionProperties(**arguments)
 
 
+@each_case("answer", [None, "a.parquet", lambda name: b"a.parquet"])
+def test_a_function_that_returns_no_prefix_waives_no_check(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    mc.write_table(small_table(), path, FOOTER_KEY)
+    by_name = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=lambda name: answer)
+    with pytest.raises(TypeError, match="what aad_prefix returns must be bytes, not"):
+        mc.read_table(path, by_name)
+
+
 def test_unknown_columns_are_all_named_before_anything_is_written(tmp_path: Path) -> None:
     source = write_plain(tmp_path / "plain.parquet")
     properties = mc.FileEncryptionProperties(
