@@ -206,7 +206,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             if values[name] is not None and "://" not in values[name]:
                 values[name] = os.path.abspath(values[name])
         keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
-        policy = self.policy
+        policy = None if self.policy is None else self.policy.resolve_paths(Path.cwd())
         if policy is not None and policy.signed_by:  # the files of public keys may be only here
             lines = tuple(map(str, read_verifying_keys(policy.signed_by)))
             policy = replace(policy, signed_by=lines)
@@ -477,6 +477,7 @@ _received: deque[Settings] = deque(maxlen=64)
 
 
 def _absolute_uri(uri: str) -> str:
+    uri = present_uri(uri)
     if uri.startswith("recipients:"):
         return resolve_service(uri, Path.cwd())
     if not uri.startswith("file:"):
