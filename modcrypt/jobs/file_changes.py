@@ -29,7 +29,7 @@ def update_store(
     store: Place,
     read: Callable[[], dict[str, str] | None],
     change: Callable[[dict[str, str]], Mapping[str, str] | None],
-    check: Callable[[], object] = lambda: None,
+    check: Callable[[], object],
 ) -> dict[str, str]:
     """Replace external key material as a whole, or delete it with its last key.
 
