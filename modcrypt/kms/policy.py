@@ -34,7 +34,6 @@ from typing import Any, Self, TypeVar
 from modcrypt.errors import MAX_NAME, list_names, printable
 from modcrypt.io.places import Root
 from modcrypt.kms.key_references import KEY_KINDS, is_reference
-from modcrypt.kms.references import present_uri
 from modcrypt.parquet.crypto.path_prefix import NAME, PATH, PathPrefix
 from modcrypt.parquet.crypto.properties import KeySource
 from modcrypt.pkmt1.material import check_id
@@ -155,11 +154,12 @@ class Policy(PolicySettings, KeySource, ShortRepr):
 
 def resolve_service(kms: str, folder: Path) -> str:
     """Return a key service's URI whose paths are relative to a folder."""
-    above, kms = urllib.parse.quote(os.fspath(folder.absolute())), present_uri(kms)
-    kms = re.sub(r"^(file|recipients):(?=[^/~?#])", rf"\1:{above}/", kms)
-    if kms.startswith("recipients:"):
+    above = urllib.parse.quote(os.fspath(folder.absolute()))
+    kms = re.sub(r"(?i)^(file|recipients):(?=[^/~?#])", rf"\1:{above}/", kms)
+    if kms.lower().startswith("recipients:"):
         kms = re.sub(r"(?<=[?&]identity=)(?=[^/~&#])", f"{above}/", kms)
-    return re.sub(r"(?<=passphrase=file:)(?=[^/~&#])", f"{above}/", kms)
+    secret = r"([?&](?:passphrase|pin-source|token)=file:)(?=[^/~&#])"
+    return re.sub(secret, rf"\1{above}/", kms)
 
 
 def resolve_reference(reference: str, folder: Path) -> str:

@@ -478,10 +478,8 @@ _received: deque[Settings] = deque(maxlen=64)
 
 def _absolute_uri(uri: str) -> str:
     uri = present_uri(uri)
-    if uri.startswith("recipients:"):
-        return resolve_service(uri, Path.cwd())
     if not uri.startswith("file:"):
-        return uri
+        return resolve_service(uri, Path.cwd())
     parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
     passphrase = parsed.query.get("passphrase")
     if passphrase is not None:
