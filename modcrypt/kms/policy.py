@@ -158,8 +158,8 @@ def resolve_service(kms: str, folder: Path) -> str:
     kms = re.sub(r"(?i)^(file|recipients):(?=[^/~?#])", rf"\1:{above}/", kms)
     if kms.lower().startswith("recipients:"):
         kms = re.sub(r"(?<=[?&]identity=)(?=[^/~&#])", f"{above}/", kms)
-    secret = r"([?&](?:passphrase|pin-source|token)=file:)(?=[^/~&#])"
-    return re.sub(secret, rf"\1{above}/", kms)
+    relative = r"([?&](?:passphrase|pin-source|token)=file:)(?=[^/~&#])"
+    return re.sub(relative, rf"\1{above}/", kms)
 
 
 def resolve_reference(reference: str, folder: Path) -> str:
