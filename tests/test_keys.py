@@ -314,6 +314,12 @@ def test_a_missing_file_or_variable_is_not_found(tmp_path: Path) -> None:
         Key.from_env("NOT_A_KEY")
 
 
+@each_case("path", [".", "a\0b", "a" * 300])
+def test_what_cannot_be_read_has_an_error_of_modcrypt(path: str) -> None:
+    with pytest.raises(modcrypt.errors.KeyMaterialError, match="the key file"):
+        Key.from_file(path)
+
+
 def test_a_key_in_hex_may_have_any_length_of_aes(tmp_path: Path) -> None:
     for length in (16, 24, 32):
         path = tmp_path / f"{length}.key"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import IO, Any, TypeAlias
 
-from modcrypt.io.places import Place
+from modcrypt.io.places import Place, Stamp
 from modcrypt.io.publication import open_local_sink
 from modcrypt.io.recorded_writes import HashingSink, WriteRecord, find_records
 from modcrypt.io.sinks import ObjectSink, Sink
@@ -64,6 +64,23 @@ def open_sink_at(
         opened = open_upload(place.filesystem, place.path, name, overwrite=overwrite)
     records = find_records(place)
     return _check_and_record(opened, place, records, check) if records or check else opened
+
+
+@contextlib.contextmanager
+def open_replacement(place: Place, stamp: Stamp | None) -> Iterator[Sink]:
+    """Open a sink whose file replaces the one with this stamp; raise OSError if it has changed.
+
+    A lock keeps other replacements out from the last look at the file until it is replaced:
+    otherwise a rotation could bring back keys that were shredded at the same time.
+    """
+    with contextlib.ExitStack() as locks:
+
+        def check() -> None:
+            locks.enter_context(place.lock())
+            place.check_unchanged(stamp)
+
+        with open_sink_at(place, check=check) as sink:
+            yield sink
 
 
 @contextlib.contextmanager

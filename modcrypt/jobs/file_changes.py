@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping
 
-from modcrypt.io.destinations import open_sink_at
+from modcrypt.io.destinations import open_replacement, open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.sinks import copy_range
 from modcrypt.io.sources import Source
@@ -19,7 +19,7 @@ def replace_file(place: Place, source: Source, data: bytes, *, keep: int = 0) ->
 
     Raise OSError if the file has changed, or can't be written.
     """
-    with open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink:
+    with open_replacement(place, source.stamp) as sink:
         if keep:
             copy_range(source, sink, 0, keep)
         sink.append(data)
@@ -29,7 +29,7 @@ def update_store(
     store: Place,
     read: Callable[[], dict[str, str] | None],
     change: Callable[[dict[str, str]], Mapping[str, str] | None],
-    check: Callable[[], object] = lambda: None,
+    check: Callable[[], object],
 ) -> dict[str, str]:
     """Replace external key material as a whole, or delete it with its last key.
 

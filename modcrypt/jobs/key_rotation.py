@@ -293,15 +293,18 @@ class Rotation:
                     materials = [own._decode_internal(place, metadata) for metadata in unique]
                     return sum(map(own._rewrapping.would_change, materials))
                 return own._rotate_internal(place, source, under)
-        return own._rotate_external(place, material, under)
+        return own._rotate_external(place, source, material, under)
 
     # --- key material in a store, in key metadata, in the footer ---------------------------------
 
     def _rotate_external(
-        self, place: Place, footer: KeyReference, under: set[tuple[str, str]]
+        self, place: Place, source: Source, footer: KeyReference, under: set[tuple[str, str]]
     ) -> int:
         place = place_with_store(place)
         new: dict[str, str] = {}
+
+        def check() -> None:  # `settle_keys` drops the keys of a file that replaced this one
+            place.check_unchanged(source.stamp)
 
         def change(old: dict[str, str]) -> dict[str, str] | None:
             find_material(old, footer)  # raises if the store belongs to another file
@@ -310,14 +313,14 @@ class Rotation:
             new.clear()
             new.update((name, self._rotate_text(place, name, old[name], under)) for name in old)
             if self._rewrapping.has_unchecked_keys:
-                with open_source_at(place) as source:
+                with open_source_at(place) as present:
                     self._rewrapping.check_data_keys(
-                        source, self._decryption, lambda metadata: _find_in_store(old, metadata)
+                        present, self._decryption, lambda metadata: _find_in_store(old, metadata)
                     )
             settled = settle_keys(new, footer.write)
             return None if settled == old else settled
 
-        old = update_store(store_of(place), lambda: read_store(place), change)
+        old = update_store(store_of(place), lambda: read_store(place), change, check)
         if self._dry_run:
             return sum(
                 self._rewrapping.would_change(self._check_expected(decode_material(text), place))

@@ -89,7 +89,8 @@ class Key(Unpicklable):
             KeyAccessDeniedError: The file may not be read.
             KeyRetrievalError: The file belongs to another user, or others may use it (its mode must
                 be 0600 or stricter).
-            KeyMaterialError: The file contains no key; the message does not repeat its content.
+            KeyMaterialError: The file cannot be read, or contains no key; the message does not
+                repeat its content.
         """
         from modcrypt.keys.sources import key_in_file
 

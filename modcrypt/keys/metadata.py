@@ -91,7 +91,7 @@ class StandardKeyMetadata:
             FormatError: The version is unknown, bytes are missing or left over, the key does
                 not have an AES key length, or a number does not have Avro's shortest encoding.
         """
-        reader = _Reader(bytes(data))
+        reader = _Reader(bytes(memoryview(data)))  # bytes(5) would be five zeros
         if reader.take(1) != bytes((VERSION,)):
             raise FormatError(f"standard key metadata: version is not {VERSION}")
         key = reader.read_bytes()

@@ -52,7 +52,8 @@ class KeyCache(Generic[V]):
                 lock = self._locks.setdefault(place, fork_safe(threading.Lock()))
             try:
                 with lock, self.remember_refusal(place):
-                    key = self._find(place) or self.put(place, request())
+                    known = self._known  # `clear` discards what was requested before
+                    key = self._find(place) or self._keep(place, request(), known)
             finally:
                 with self._guard:
                     self._locks.pop(place, None)
@@ -61,7 +62,10 @@ class KeyCache(Generic[V]):
     def put(self, place: Hashable, key: V) -> V:
         """Cache and return a key."""
         self._make_room()
-        self._known[place] = key, self._clock() + self._lifetime
+        return self._keep(place, key, self._known)
+
+    def _keep(self, place: Hashable, key: V, known: dict[Hashable, tuple[V, float]]) -> V:
+        known[place] = key, self._clock() + self._lifetime
         return key
 
     def drop(self, place: Hashable) -> None:
@@ -74,8 +78,7 @@ class KeyCache(Generic[V]):
 
     def clear(self) -> None:
         """Drop all keys and refusals."""
-        self._known.clear()
-        self._refused.clear()
+        self._known, self._refused = {}, {}
 
     def _find(self, place: Hashable) -> V | None:
         key, until = self._known.get(place, (None, 0.0))
@@ -84,7 +87,9 @@ class KeyCache(Generic[V]):
     @contextlib.contextmanager
     def remember_refusal(self, place: Hashable) -> Iterator[None]:
         """Raise the refusal of a moment ago again, or remember the one that is raised now."""
-        kind, message, until = self._refused.get(place, (KeyRetrievalError, "", 0.0))
+        self._make_room()
+        refused = self._refused
+        kind, message, until = refused.get(place, (KeyRetrievalError, "", 0.0))
         if until > self._clock():
             raise kind(message)
         try:
@@ -92,8 +97,7 @@ class KeyCache(Generic[V]):
         except (KeyAccessDeniedError, KeyNotFoundError, KmsUnavailableError) as error:
             temporary = isinstance(error, KmsUnavailableError)
             until = self._clock() + (UNAVAILABLE_LIFETIME if temporary else REFUSAL_LIFETIME)
-            self._make_room()
-            self._refused[place] = type(error), str(error), until
+            refused[place] = type(error), str(error), until
             raise
 
     def _make_room(self) -> None:

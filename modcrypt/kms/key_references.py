@@ -12,13 +12,14 @@ import os
 import re
 from collections.abc import Callable, Sequence
 
-from modcrypt.errors import FormatError, KeyAccessDeniedError, KeyMaterialError, KeyNotFoundError
+from modcrypt.errors import FormatError, KeyMaterialError, KeyNotFoundError
 from modcrypt.io.private_files import check_trusted
 from modcrypt.keys import Key
 from modcrypt.keys.encoding import MAX_KEY_TEXT as MAX_KEY_FILE
 from modcrypt.keys.encoding import decode_key
 from modcrypt.keys.lookalikes import show_name
 from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.keys.sources import read_key_file
 from modcrypt.kms.wrapped_key_metadata import is_encrypted
 from modcrypt.report.suggestions import suggest
 from modcrypt.runtime.tracebacks import hide_frames
@@ -158,21 +159,11 @@ def _read_file(
     Raise as `read_key`, also if other users can change a file whose content is not `harmless`.
     """
     path = os.path.expanduser(path)  # the shell leaves the ~ of name=file:~/x alone
-    display = show_name(path)
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            data = file.read(limit + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        raise KeyNotFoundError(f"{what}: {kind} {display} does not exist") from None
-    except PermissionError:
-        raise KeyAccessDeniedError(f"{what}: {kind} {display} may not be read") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a file name"
-        raise KeyMaterialError(f"{what}: {kind} {display}: {reason}") from None
+    where = f"{what}: {kind} {show_name(path)}"
+    data, status = read_key_file(path, where, limit)
     if not harmless(data):
-        check_trusted(status, f"{what}: {kind} {display}")
-    return data, f"{what}: {kind} {display}"
+        check_trusted(status, where)
+    return data, where
 
 
 @hide_frames

@@ -92,7 +92,7 @@ class Policy(PolicySettings, KeySource, ShortRepr):
             raise ValueError(f"{os.fspath(path)}: the policy is not UTF-8") from None
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
-        return policy._resolve_paths(Path(path).parent)
+        return policy.resolve_paths(Path(path).parent)
 
     @classmethod
     def loads(cls, text: str) -> Self:
@@ -135,8 +135,8 @@ class Policy(PolicySettings, KeySource, ShortRepr):
         """The ids of all master keys that the policy names."""
         return frozenset((self.footer_key, *self.column_keys))
 
-    def _resolve_paths(self, folder: Path) -> Self:
-        """Return the policy with paths of keys and passphrases relative to the policy's folder."""
+    def resolve_paths(self, folder: Path) -> Self:
+        """Return the policy with absolute paths, of which relative ones are inside a folder."""
         kms = resolve_service(self.kms or "", folder)
         signed_by = tuple(resolve_writer(key, folder) for key in self.signed_by)
         keys: dict[str, Any] = {}
@@ -155,10 +155,11 @@ class Policy(PolicySettings, KeySource, ShortRepr):
 def resolve_service(kms: str, folder: Path) -> str:
     """Return a key service's URI whose paths are relative to a folder."""
     above = urllib.parse.quote(os.fspath(folder.absolute()))
-    kms = re.sub(r"^(file|recipients):(?=[^/~?#])", rf"\1:{above}/", kms)
-    if kms.startswith("recipients:"):
+    kms = re.sub(r"(?i)^(file|recipients):(?=[^/~?#])", rf"\1:{above}/", kms)
+    if kms.lower().startswith("recipients:"):
         kms = re.sub(r"(?<=[?&]identity=)(?=[^/~&#])", f"{above}/", kms)
-    return re.sub(r"(?<=passphrase=file:)(?=[^/~&#])", f"{above}/", kms)
+    relative = r"([?&](?:passphrase|pin-source|token)=file:)(?=[^/~&#])"
+    return re.sub(relative, rf"\1{above}/", kms)
 
 
 def resolve_reference(reference: str, folder: Path) -> str:

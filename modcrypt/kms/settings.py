@@ -206,7 +206,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             if values[name] is not None and "://" not in values[name]:
                 values[name] = os.path.abspath(values[name])
         keys = {name: absolute_reference(ref) for name, ref in self.column_keys.items()}
-        policy = self.policy
+        policy = None if self.policy is None else self.policy.resolve_paths(Path.cwd())
         if policy is not None and policy.signed_by:  # the files of public keys may be only here
             lines = tuple(map(str, read_verifying_keys(policy.signed_by)))
             policy = replace(policy, signed_by=lines)
@@ -477,10 +477,9 @@ _received: deque[Settings] = deque(maxlen=64)
 
 
 def _absolute_uri(uri: str) -> str:
-    if uri.startswith("recipients:"):
-        return resolve_service(uri, Path.cwd())
+    uri = present_uri(uri)
     if not uri.startswith("file:"):
-        return uri
+        return resolve_service(uri, Path.cwd())
     parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
     passphrase = parsed.query.get("passphrase")
     if passphrase is not None:

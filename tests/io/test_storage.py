@@ -20,7 +20,7 @@ import time
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,10 @@ from modcrypt import (
     encrypt_parquet,
 )
 from modcrypt.errors import TruncationError
-from modcrypt.io import buffers, sinks, stores
+from modcrypt.io import buffers, publication, sinks, stores
 from modcrypt.io.addresses import find_inside, local_path
 from modcrypt.io.buffers import Output, Window
-from modcrypt.io.destinations import open_sink, open_sink_at
+from modcrypt.io.destinations import open_replacement, open_sink, open_sink_at
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sinks import FdSink, Sink, copy_range
 from modcrypt.io.sources import (
@@ -1438,6 +1438,31 @@ def test_a_file_that_changed_is_not_still_the_one_that_was_opened(
             os.truncate(path, 10)
         with pytest.raises(OSError, match="file changed while it was being processed"):
             place.check_unchanged(source.stamp)
+
+
+def test_of_two_replacements_of_a_file_the_later_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(None, str(tmp_path / "file"))
+    write_at(place, DATA)
+    stamp, publish, others = place.stamp(), publication.publish, list[Future[None]]()
+
+    def replace(data: bytes) -> None:
+        with open_replacement(place, stamp) as sink:
+            sink.append(data)
+
+    def publish_late(*args: Any) -> None:
+        if not others:
+            others.append(pool.submit(replace, b"later"))
+            wait(others, 0.2)
+        publish(*args)
+
+    monkeypatch.setattr(publication, "publish", publish_late)
+    with ThreadPoolExecutor(1) as pool:
+        replace(b"first")
+        with pytest.raises(OSError, match="file changed while it was being processed"):
+            others[0].result()
+    assert Path(place.path).read_bytes() == b"first"
 
 
 def test_a_lock_keeps_others_out_of_the_folder_until_it_is_let_go(tmp_path: Path) -> None:

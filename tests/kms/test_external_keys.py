@@ -871,6 +871,23 @@ def test_a_rotation_mends_what_a_kill_has_left(tmp_path: Path) -> None:
 
 
 @SLOW
+def test_a_rotation_keeps_the_keys_of_a_file_that_another_writer_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "f.parquet"
+    write(OLD, path)
+    writer = mc.ParquetWriter(path, NEW.schema, tools().encryption(POLICY))
+    writer.write_table(NEW)
+    write(OLD, path)
+
+    class Closing(MemoryKms):
+        def unwrap(self, wrapped: str, master_key_id: str, **aad: bytes) -> bytes:
+            writer.close()
+            return super().unwrap(wrapped, master_key_id, **aad)
+
+    (file,) = mc.jobs.rotate_keys(path, mc.KeyTools(Closing()), what="kek")
+    assert "changed while it was being processed" in file.message
+    assert read(path).equals(NEW)
+
+
 def test_keys_of_writers_that_were_killed_do_not_stay_for_ever(tmp_path: Path) -> None:
     """A job that is killed in each run must not let the material grow up to its limit."""
     for path in kill_at_every_step(tmp_path, "write", there=True)[4:15:5]:

@@ -308,6 +308,9 @@ def test_any_members_give_a_policy_that_is_sound_or_a_value_error(members: dict[
         ("env:NAME", "env:NAME"),
         ("aws-kms://arn:aws:kms:x", "aws-kms://arn:aws:kms:x"),
         ("pkcs11:token=a;object=b", "pkcs11:token=a;object=b"),
+        ("pkcs11:token=file:?pin-source=file:p", "pkcs11:token=file:?pin-source=file:{folder}/p"),
+        ("hcvault://h/t?tls=off&token=file:t", "hcvault://h/t?tls=off&token=file:{folder}/t"),
+        ("FILE:lake.keyring", "FILE:{folder}/lake.keyring"),
     ],
 )
 def test_a_keyring_lies_beside_its_policy(kms: str, inside: str, tmp_path: Path) -> None:

@@ -82,6 +82,9 @@ def test_copies_use_absolute_paths(lake: Path) -> None:
     copy = pickle.loads(pickle.dumps(mc.Settings(kms=uri, root="data", audit="log")))
     assert copy.uri == f"file:{lake}/lake.keyring?passphrase=file:{lake}/phrase#kf"
     assert (copy.root, copy.audit) == (f"{lake}/data", f"{lake}/log")
+    policy = mc.Policy(footer_key="kf", kms="FILE:lake.keyring?passphrase=file:phrase")
+    copy = pickle.loads(pickle.dumps(mc.Settings(policy=policy)))
+    assert copy.uri == f"file:{lake}/lake.keyring?passphrase=file:{lake}/phrase"
     remote = mc.Settings(kms="aws-kms://", root="s3://lake", footer_key=None)
     assert pickle.loads(pickle.dumps(remote)) == remote
 

@@ -225,6 +225,22 @@ def test_a_revoked_key_is_noticed_when_the_kek_expires_or_is_forgotten() -> None
         keys.unwrap(material)
 
 
+def test_what_was_requested_before_keks_were_forgotten_is_not_kept() -> None:
+    class Forgetting(MemoryKms):
+        def unwrap(self, wrapped: str, master_key_id: str, **aad: bytes) -> bytes:
+            key = super().unwrap(wrapped, master_key_id, **aad)
+            keys.forget()
+            return key
+
+    kms = Forgetting()
+    keys = wrapper(kms)
+    material = wrap_key(kms)
+    keys.unwrap(material)
+    kms.denied.add("kf")
+    with pytest.raises(KeyAccessDeniedError):
+        keys.unwrap(material)
+
+
 def test_with_a_lifetime_of_nothing_nothing_is_kept() -> None:
     kms = MemoryKms()
     keys = wrapper(kms, cache_lifetime=0.0, clock=Clock())

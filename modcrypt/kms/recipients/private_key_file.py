@@ -28,6 +28,7 @@ from modcrypt.errors import (
 from modcrypt.io.private_files import check_owner, check_private
 from modcrypt.keys import Secret
 from modcrypt.keys.lookalikes import is_public_key, show_name
+from modcrypt.keys.sources import read_key_file
 from modcrypt.kms.key_references import PROMPT, read_descriptor
 from modcrypt.kms.keyring.keyring_file import create
 from modcrypt.kms.keyring.keyring_passphrase import (
@@ -100,8 +101,14 @@ def load_private_key(
 ) -> tuple[str, Secret[bytes]]:
     """Return the line of the public key and the private key in a file; raise as `Identity.load`."""
     where, ask = os.path.expanduser(path), make_asker(passphrase)
+    name, status = f"{kind.what} {show_name(where)}", None
+    if isinstance(path, PrivateText):
+        data = path.data()
+    else:
+        data, status = read_key_file(where, f"the {name}", MAX_PRIVATE_FILE)
     try:
-        data = path.data() if isinstance(path, PrivateText) else _read_private(where, kind.what)
+        if status is not None:
+            _check_private_file(data, status, kind.what)
         public, key = decode_private_key(data, kind)
         if isinstance(key, EncryptedPart):
             if ask is None:
@@ -114,8 +121,7 @@ def load_private_key(
             )
         return public, Secret(key)
     except KeyRetrievalError as error:
-        if not isinstance(error, KeyNotFoundError):
-            error.args = (f"{kind.what} {show_name(where)}: {error}",)
+        error.args = (f"{name}: {error}",)
         raise
 
 
@@ -178,19 +184,8 @@ def _decrypt(key: EncryptedPart, passphrase: str | bytes) -> Secret[bytes]:
 
 
 @hide_frames
-def _read_private(path: str, what: str) -> bytes:
-    """Return the content of a file that only its owner may be able to read."""
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            data = file.read(MAX_PRIVATE_FILE + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        raise KeyNotFoundError(f"the {what} {show_name(path)} does not exist") from None
-    except PermissionError:
-        raise KeyAccessDeniedError("it may not be read") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a file name"
-        raise KeyMaterialError(reason) from None
+def _check_private_file(data: bytes, status: os.stat_result, what: str) -> None:
+    """Raise unless only its owner can read a file, and it may contain a private key."""
     check_owner(status, "the file")
     if is_public_key(data):
         raise KeyMaterialError("it is a public key; name the file of the private key")
@@ -200,4 +195,3 @@ def _read_private(path: str, what: str) -> bytes:
         raise KeyMaterialError(
             f"the file contains no {what}; modcrypt keys generate --kind {kind} makes one"
         )
-    return data

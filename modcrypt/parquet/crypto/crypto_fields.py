@@ -9,12 +9,9 @@ from typing import NamedTuple
 
 from modcrypt.errors import AadPrefixError, LimitError, PlaintextError, UnsupportedFormatError
 from modcrypt.module_ids import GCM_CTR_V1, GCM_V1
-from modcrypt.parquet.crypto.properties import FileDecryptionProperties
+from modcrypt.parquet.crypto.properties import MAX_AAD_SIZE, FileDecryptionProperties
 from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, Tail
 from modcrypt.parquet.format.idl import ThriftStruct, decode, decode_some
-
-MAX_AAD_SIZE = 64 << 10
-"""Longest AAD prefix or file-unique read from a file, in bytes."""
 
 _SIGNATURE_FIELDS = frozenset({"encryption_algorithm", "footer_signing_key_metadata"})
 """The fields of a plaintext footer that are read before its signature is verified."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -33,6 +32,9 @@ from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.former_names import accept_former_attributes
 from modcrypt.runtime.lazy_names import load
 from modcrypt.runtime.tracebacks import hide_init_frames
+
+MAX_AAD_SIZE = 64 << 10
+"""Longest AAD prefix that is written, and AAD prefix or file-unique read from a file, in bytes."""
 
 FILE_UNIQUE_SIZE = 8
 """Size of `aad_file_unique` in bytes, as every compliant writer creates it."""
@@ -75,7 +77,8 @@ class FileEncryptionProperties(ShortRepr):
 
     Raises:
         ValueError: A key has another length or consists of zeros, a name is given twice, a column
-            has key metadata but no key, the algorithm is unknown, or the prefix is empty.
+            has key metadata but no key, the algorithm is unknown, or the prefix is empty or longer
+            than 64 KiB.
     """
 
     footer_key: KeyLike
@@ -105,7 +108,9 @@ class FileEncryptionProperties(ShortRepr):
         _set_frozen(self, "column_keys", keys)
         plaintext = check_name_list(self.plaintext_columns, "plaintext_columns")
         _set_frozen(self, "plaintext_columns", plaintext)
+        _check_mapping(self.column_key_metadata, "column_key_metadata", "bytes")
         _set_frozen(self, "column_key_metadata", MappingProxyType(dict(self.column_key_metadata)))
+        _check_switches(self, "store_aad_prefix", "plaintext_footer")
         if both := sorted(keys.keys() & set(plaintext)):
             raise ValueError(
                 f"columns have a key, but are also declared plaintext: {', '.join(both)}"
@@ -123,8 +128,10 @@ class FileEncryptionProperties(ShortRepr):
         for name, metadata in self.column_key_metadata.items():
             _check_bytes(metadata, f"column_key_metadata of {name}")
         _check_bytes(self.aad_prefix, "aad_prefix")
-        if self.aad_prefix is not None and not self.aad_prefix:
-            raise ValueError("aad_prefix is empty; pass None for no prefix")
+        if self.aad_prefix is not None and not 0 < len(self.aad_prefix) <= MAX_AAD_SIZE:
+            raise ValueError(
+                f"aad_prefix is empty or longer than {MAX_AAD_SIZE} bytes; pass None for no prefix"
+            )
 
 
 def _check_footer_key_metadata(metadata: bytes | Callable[[bytes], bytes] | None) -> None:
@@ -264,6 +271,7 @@ class FileDecryptionProperties(ShortRepr):
             raise TypeError("key_retriever must be a function of key metadata")
         if not callable(self.aad_prefix):
             _check_bytes(self.aad_prefix, "aad_prefix")
+        _check_switches(self, "check_footer_integrity")
         names = check_name_list(self.accept_algorithms, "accept_algorithms")
         _set_frozen(self, "accept_algorithms", names)
         if not names or not set(names) <= set(ALGORITHMS):
@@ -314,7 +322,9 @@ def bind_to_file(properties: FileDecryptionProperties, source: Source) -> FileDe
     if isinstance(prefix, PathPrefix):
         properties = replace(properties, aad_prefix=prefix.of(source.place))
     elif callable(prefix):
-        properties = replace(properties, aad_prefix=prefix(require_place(source.place).name))
+        found = prefix(require_place(source.place).name)
+        _require_bytes(found, "what aad_prefix returns")  # None would require no prefix
+        properties = replace(properties, aad_prefix=found)
     if retriever is not None and hasattr(retriever, "for_file"):
         keys = retriever.for_file(source, properties.on_missing_key != "error")
         properties = replace(properties, key_retriever=BoundRetriever(keys))
@@ -363,10 +373,10 @@ def for_dataset(decryption: AnyDecryption, root: Root | None) -> FileDecryptionP
     if ask is None or not callable(ask):  # A retriever bound to a file caches keys itself.
         return properties
     answers: dict[bytes, Secret[KeyLike | None]] = {}
-    locks: defaultdict[bytes, threading.Lock] = defaultdict(lambda: fork_safe(threading.Lock()))
+    locks: dict[bytes, threading.Lock] = {}
 
     def find_key(metadata: bytes) -> KeyLike | None:
-        with locks[metadata]:
+        with locks.setdefault(metadata, fork_safe(threading.Lock())):
             if metadata not in answers:
                 answers[metadata] = Secret(ask(metadata))
             return answers[metadata]()
@@ -465,7 +475,12 @@ def _set_frozen(target: object, name: str, value: object) -> None:
 
 
 def _check_bytes(value: bytes | None, what: str) -> None:
-    if value is not None and not isinstance(value, bytes):
+    if value is not None:
+        _require_bytes(value, what)
+
+
+def _require_bytes(value: object, what: str) -> None:
+    if not isinstance(value, bytes):
         raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
 
 
@@ -473,6 +488,8 @@ def check_name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
     """Return names as a tuple; raise ValueError for one string, TypeError for other values."""
     if isinstance(names, str | bytes):
         raise ValueError(f"{what} takes several names, not one string")
+    if not isinstance(names, Iterable):
+        raise TypeError(f"{what} must be a list of names, not {type(names).__name__}")
     checked = tuple(names)  # an iterator ends after its first use
     if not all(isinstance(name, str) for name in checked):
         raise TypeError(f"{what}: names must be str")
@@ -482,11 +499,23 @@ def check_name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
 def _check_column_keys(
     keys: Mapping[str, KeyLike], check: Callable[[KeyLike, str], Key]
 ) -> Mapping[str, Key]:
-    if not isinstance(keys, Mapping):
-        raise TypeError(f"column_keys must map names to keys, not be a {type(keys).__name__}")
+    _check_mapping(keys, "column_keys", "keys")
     names = check_name_list(list(keys), "column_keys")
     checked = {name: check(keys[name], f"key of {name}") for name in names}
     return MappingProxyType(checked)  # read-only, so that checked keys stay unchanged
+
+
+def _check_mapping(value: object, what: str, values: str) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} must map names to {values}, not be a {type(value).__name__}")
+
+
+def _check_switches(properties: object, *names: str) -> None:
+    """Raise TypeError unless these are True or False: None or "no" may waive what was meant."""
+    for name in names:
+        value = getattr(properties, name)
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
 
 
 def _check_key(key: KeyLike, what: str) -> Key:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from modcrypt.io.buffers import Output, open_output
-from modcrypt.io.destinations import Destination, open_sink_at
+from modcrypt.io.destinations import Destination, open_replacement
 from modcrypt.io.places import Place, place_of
 from modcrypt.io.sources import Source, SourceLike, open_source
 from modcrypt.io.threads import check_threads
@@ -219,7 +219,7 @@ def rekey_in_place(
     rewriting = Rewriting(file, Choice(file, change), encryption, change, place)
     with (
         rewriting.plan.properties.companion() as complete_companion,
-        open_sink_at(place, check=lambda: place.check_unchanged(source.stamp)) as sink,
+        open_replacement(place, source.stamp) as sink,
     ):
         out = Output(sink, background=False)
         rewriting.write(out)

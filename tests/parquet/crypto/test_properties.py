@@ -40,6 +40,10 @@ from tests.support.tables import small_table, write_plain
         ({"column_key_metadata": {"id": b"k"}}, ValueError, "column_keys lacks: id"),
         ({"aad_prefix": "text"}, TypeError, "aad_prefix must be bytes"),
         ({"aad_prefix": b""}, ValueError, "aad_prefix is empty"),
+        ({"aad_prefix": bytes(65537)}, ValueError, "longer than 65536 bytes"),
+        ({"plaintext_footer": "no"}, TypeError, "plaintext_footer must be True or False, not str"),
+        ({"column_key_metadata": None}, TypeError, "column_key_metadata must map names to bytes"),
+        ({"plaintext_columns": None}, TypeError, "plaintext_columns must be a list of names"),
         ({"footer_key_metadata": "kf"}, TypeError, "footer_key_metadata must be bytes"),
         ({"encryption_algorithm": "AES"}, ValueError, "AES_GCM_V1, AES_GCM_CTR_V1"),
         ({"data_page_v2_levels": "java"}, ValueError, "data_page_v2_levels"),
@@ -64,6 +68,7 @@ def test_mistakes_in_encryption_properties(
         ({"on_missing_key": "nulls"}, ValueError, "on_missing_key"),
         ({"require_encrypted": "ssn"}, ValueError, "takes several names"),
         ({"require_encrypted": [1]}, TypeError, "names must be str"),
+        ({"check_footer_integrity": None}, TypeError, "must be True or False, not NoneType"),
         ({"aad_prefix_verifier": b"prefix"}, TypeError, "must be a function"),
         ({"aad_prefix": b"x", "aad_prefix_verifier": bool}, ValueError, "not both"),
         ({"aad_prefix": "text"}, TypeError, "aad_prefix must be bytes"),
@@ -74,6 +79,15 @@ def test_mistakes_in_decryption_properties(
 ) -> None:
     with pytest.raises(error, match=named):
         mc.FileDecryptionProperties(**arguments)
+
+
+@each_case("answer", [None, "a.parquet", lambda name: b"a.parquet"])
+def test_a_function_that_returns_no_prefix_waives_no_check(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    mc.write_table(small_table(), path, FOOTER_KEY)
+    by_name = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, aad_prefix=lambda name: answer)
+    with pytest.raises(TypeError, match="what aad_prefix returns must be bytes, not"):
+        mc.read_table(path, by_name)
 
 
 def test_unknown_columns_are_all_named_before_anything_is_written(tmp_path: Path) -> None:
