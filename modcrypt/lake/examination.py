@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -74,11 +74,11 @@ class FooterExamination:
         default_factory=Memo, init=False, repr=False
     )
 
-    def run(self, file: LakeFile) -> FileState:
-        """Return the state of a file; errors about it are states, too."""
+    def run(self, file: LakeFile, opened: Source | None = None) -> FileState:
+        """Return the state of a file, which may be open; errors about it are states, too."""
         place = self.policies.place_of(file.path)
         try:
-            with open_source_at(place, stamped=False) as source:
+            with nullcontext(opened) if opened else open_source_at(place, stamped=False) as source:
                 return self._examine(place, source, file)
         except Exception as error:
             word, message = describe_failure(error)
