@@ -16,6 +16,11 @@ __all__ = ["run"]
 def run() -> None:
     """Run the program with `sys.argv`; always raise SystemExit with a documented exit code."""
     _make_streams_safe()
+    if sys.stdout is None:  # what is asked for would be lost, and a file opened in its place
+        sys.stderr.write(
+            "modcrypt: error: usage: standard output is closed; to discard it, use >/dev/null\n"
+        )
+        sys.exit(2)
     if _answer_at_once(sys.argv[1:]):
         sys.exit(0 if sys.argv[1:] else 2)
     gc.set_threshold(100_000)  # collections took a twelfth of the time that a command takes

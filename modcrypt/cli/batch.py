@@ -62,7 +62,7 @@ batch_options = cloup.option_group(
     spark_option,
 )
 
-_OF_FOLDERS = {"glob", "jobs", "fail_fast", "drop_summaries", "allow_leaks"}
+_OF_FOLDERS = {"glob", "jobs", "fail_fast", "drop_summaries"}
 
 
 paths_argument = click.argument(
@@ -248,12 +248,12 @@ class Batch:
 
         if not self._is_folder:
             self._files = list_tables([self._source])
-        if self._is_folder and self._verb == "encrypt" and not self._allow_leaks:
+        if self._verb == "encrypt" and not self._allow_leaks:
             from modcrypt.jobs.leaks.sidecars import check_sidecars
 
             to = None if self._destination is None else self._destination.place
-            for folder in self._list_folders():
-                check_sidecars(folder.place, to, encryption, drop_summaries=self._drop_summaries)
+            for source in self._source.members:
+                check_sidecars(source.place, to, encryption, drop_summaries=self._drop_summaries)
         with ExitStack() as stack:
             if not options["dry_run"]:
                 stack.enter_context(self._hand_over())

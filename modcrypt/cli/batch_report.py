@@ -148,8 +148,7 @@ class ConversionReport(FileReport):
             self.print_totals(names, source_bytes=self._size, dry_run=self._dry_run)
             return common_code(self._codes)
         self.print_failures()
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
         for note, count in self._notes.items():
             click.echo(f"modcrypt: {note} ({format_count(count, 'file')})", err=True)
         size = f"; {format_size(self._size)}" if self._size else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modcrypt.cli.shared import combine_options, needs_one_of
+from modcrypt.cli.shared import combine_options, keep_code, needs_one_of
 from modcrypt.cli.shared_options import force_option, shared_option
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -21,9 +21,10 @@ html_options = combine_options(html_option, force_option, needs_one_of("force", 
 
 def prepare_page(
     out: str | None, force: bool, files: Sequence[File] = ()
-) -> Callable[[Drawable], None]:
+) -> Callable[[Drawable, int], int]:
     """Return the function that writes the page which --html requests; it does nothing without.
 
+    It takes the result and the exit code, which it returns, and ends the program with if it fails.
     The page is about a table, or the only one of `files`.
 
     Raises:
@@ -33,7 +34,7 @@ def prepare_page(
     from modcrypt.io.places import place_of
 
     if out is None:
-        return lambda _result: None
+        return lambda _result, code: code
     if len(files) > 1:
         raise click.UsageError(f"--html draws a single file, but PATH names {len(files)}")
     place = place_of(out)
@@ -43,10 +44,11 @@ def prepare_page(
     if not force:
         place.check_absent()
 
-    def write(result: Drawable) -> None:
+    def write(result: Drawable, code: int) -> int:
         from modcrypt.io.destinations import open_sink
 
-        with open_sink(out, overwrite=force) as sink:
+        with keep_code(code), open_sink(out, overwrite=force) as sink:
             sink.append(result.to_html().encode())
+        return code
 
     return write

@@ -89,9 +89,8 @@ def inspect(
     )  # fmt: skip
     if len(files) == 1:
         single: Inspection = next(look(fail=raise_error))
-        write_page(single)
         _print_inspection(single, pages, as_json)
-        return 4 * single.kms_unavailable
+        return write_page(single, 4 * single.kms_unavailable)
     codes = set[int]()
     with files_bar("Inspecting") as bar:
         inspected = look(fail=lambda _file, error: explain(error, ()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from itertools import takewhile
 from typing import Any, NoReturn
@@ -21,7 +22,7 @@ from modcrypt.cli.help.help_screens import add_help_options, format_screen
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
-from modcrypt.cli.shared import drop_stdout, print_json
+from modcrypt.cli.shared import drop_stdout, end_quietly, print_json
 from modcrypt.cli.shared_options import VerbGroup, complete_paths, option_names, place_options
 from modcrypt.runtime.plugins import COMMANDS, load_all
 
@@ -87,7 +88,17 @@ class Program(VerbGroup):
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
         """Parse the arguments before a command, among which may be options that commands share."""
         self._prepare(args)
-        return super().make_context(info_name, args, *rest, **more)
+        try:
+            return super().make_context(info_name, args, *rest, **more)
+        except BrokenPipeError:  # of the help; click would exit with 1, which is for faults
+            end_quietly()
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that a context names."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            end_quietly()
 
     def _prepare(self, arguments: Sequence[str]) -> None:
         if arguments and arguments[0] not in ALONE:
@@ -128,8 +139,7 @@ class Program(VerbGroup):
         more["standalone_mode"] = False  # click itself would exit with 1 without a failure
         try:
             result = super().main(arguments, *rest, **more)
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            sys.stdout.flush()
         except (Exception, Stopped) as error:
             as_json = "--json" in takewhile(lambda argument: argument != "--", arguments)
             if isinstance(error, click.exceptions.NoArgsIsHelpError):  # a group without a command
@@ -138,6 +148,8 @@ class Program(VerbGroup):
                     sys.exit(2)
                 error = click.UsageError("Missing command", error.ctx)
             failure = explain(error, typed, option_names(find_command(self, arguments)))
+            found = getattr(error, "found_code", 0)
+            failure = replace(failure, code=found or failure.code)
             click.echo(paint(wrap_words(failure.line(), sys.stderr), RED, sys.stderr), err=True)
             if as_json:
                 try:

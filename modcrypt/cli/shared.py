@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from cloup.constraints import Constraint, ConstraintViolated, constraint, mutually_exclusive
@@ -42,15 +42,33 @@ TABLE_ROWS = 1000
 def print_line(text: str) -> None:
     """Print to stdout; end quietly if the reader has closed it, as `| head` does."""
     try:
-        print(text, flush=True)  # nothing if stdout is closed
+        print(text, flush=True)
     except BrokenPipeError:
-        drop_stdout()
-        sys.exit(SIGPIPE_EXIT)
+        end_quietly()
 
 
 def print_json(schema: str, fields: Mapping[str, Any]) -> None:
     """Print an object as a line of JSON that names its schema."""
     print_line(json_output.format_json(schema, fields))
+
+
+def end_quietly() -> NoReturn:
+    """End with the exit code of a program that SIGPIPE ended."""
+    drop_stdout()
+    sys.exit(SIGPIPE_EXIT)
+
+
+@contextmanager
+def keep_code(code: int) -> Iterator[None]:
+    """Let a failure of the block, which writes a result, end with the code found, unless it is 0.
+
+    A fault must not look like a mistake of the call, which a script may repeat or ignore.
+    """
+    try:
+        yield
+    except Exception as error:
+        error.__dict__["found_code"] = code
+        raise
 
 
 def drop_stdout() -> None:

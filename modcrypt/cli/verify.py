@@ -163,11 +163,10 @@ def verify_files(
             regions=html is not None, progress=progress, **earlier,
         )  # fmt: skip
     verification = replace(verification, findings=(*verification.findings, *leaks))
-    if html is not None and verification.files:
-        write_page(verification.files[0])
     if report is not None:
         report(verification)
-    return print_result(verification, len(files), strict, as_json, started)
+    code = print_result(verification, len(files), strict, as_json, started)
+    return write_page(verification.files[0], code) if verification.files else code
 
 
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}

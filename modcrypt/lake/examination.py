@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -39,6 +39,7 @@ from modcrypt.parquet.crypto.ciphers import ColumnKey
 from modcrypt.parquet.crypto.column_kinds import COLUMN_KEY, PLAINTEXT
 from modcrypt.parquet.crypto.crypto_fields import check_border
 from modcrypt.parquet.crypto.file_plan import OpenFile
+from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys, list_key_metadata
 from modcrypt.parquet.crypto.footer_opening import read_plain
 from modcrypt.parquet.format.schema import leaf_paths
@@ -73,17 +74,33 @@ class FooterExamination:
         default_factory=Memo, init=False, repr=False
     )
 
-    def run(self, file: LakeFile) -> FileState:
-        """Return the state of a file; errors about it are states, too."""
+    def run(self, file: LakeFile, opened: Source | None = None) -> FileState:
+        """Return the state of a file, which may be open; errors about it are states, too."""
         place = self.policies.place_of(file.path)
         try:
-            with open_source_at(place, stamped=False) as source:
+            with nullcontext(opened) if opened else open_source_at(place, stamped=False) as source:
                 return self._examine(place, source, file)
         except Exception as error:
             word, message = describe_failure(error)
             return FileState(
                 path=file.path, size=file.size, state="unreadable", reason=word, message=message
             )
+
+    def run_waiting(self, file: LakeFile) -> FileState:
+        """Return the state of a file in the source folder, which must be plaintext."""
+        assert self.policies.source is not None
+        try:
+            with open_source_at(
+                self.policies.source.place.below(file.path), stamped=False
+            ) as source:
+                footer = read_plain(source)
+        except Exception as error:
+            word, message = describe_failure(error)
+            return FileState(
+                path=file.path, size=file.size, state="unreadable", reason=word,
+                message=f"the source must have plaintext Parquet files: {message}",
+            )  # fmt: skip
+        return _describe_plaintext(file, footer)
 
     def _examine(self, place: Place, source: Source, file: LakeFile) -> FileState:
         if self._outages and is_encrypted(source):
@@ -296,6 +313,10 @@ def _examine_plaintext(source: Source, file: LakeFile, error: PlaintextError) ->
             path=file.path, size=file.size, state="unreadable", reason=error.word,
             message=str(error),
         )  # fmt: skip
+    return _describe_plaintext(file, footer)
+
+
+def _describe_plaintext(file: LakeFile, footer: Footer) -> FileState:
     return FileState(
         path=file.path, size=file.size, state="plaintext", rows=footer.metadata.num_rows,
         columns=len(leaf_paths(footer.metadata.schema)), encrypted_columns=0,

@@ -23,13 +23,6 @@ from modcrypt.kms.settings import Settings
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.lake.applying.application import AppliedFile, LakeApplication, carry_out_plan
 from modcrypt.lake.applying.plan import LakePlan, make_plan
-from modcrypt.lake.compromise.key_choice import (
-    FormerRecipient,
-    KeyChoice,
-    KeyTrial,
-    check_known,
-    check_writing,
-)
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import list_material
 from modcrypt.lake.compromise.leak_record import LeakRecordFile
@@ -53,6 +46,13 @@ from modcrypt.lake.examination import FooterExamination
 from modcrypt.lake.files.claimed_files import find_claims
 from modcrypt.lake.files.file_policies import DatasetPolicies
 from modcrypt.lake.files.file_states import EXPOSED, STATES, FileState, KeyUse, name_recipient
+from modcrypt.lake.files.key_choice import (
+    FormerRecipient,
+    KeyChoice,
+    KeyTrial,
+    check_known,
+    check_writing,
+)
 from modcrypt.lake.files.lake_files import LakeFile, LakeFiles, make_matcher
 from modcrypt.lake.key_ages import KeyAges, add_versions
 from modcrypt.lake.lake_reference import LakeReference
@@ -338,7 +338,8 @@ class Lake:
             return None if trial is None else trial.wrap_with(key)
 
         self._check_known(self.compromised)
-        check_writing(self.compromised, map(self.declaration.find, names), find_newest)
+        for dataset in map(self.declaration.find, names):
+            check_writing(dataset.name, dataset.key_templates, self.compromised, find_newest)
 
     # --- apply -----------------------------------------------------------------------------------
 

@@ -44,11 +44,11 @@ _REPLACED: dict[str, Any] = {
     "message": "it was encrypted when it was last examined, and is now plaintext",
 }
 
-_CHANGED: tuple[dict[str, Any], ...] = ({}, {
+_CHANGED: dict[str, Any] = {
     "reason": FILE,
     "message": "it has changed in the source since it was encrypted; remove the encrypted file, "
     "and apply encrypts it again",
-})  # fmt: skip
+}
 
 BATCH = 1000
 """Number of files that are looked up, examined and cached together."""
@@ -152,8 +152,10 @@ class DatasetStatus(DatasetSummary):
             parts[-1] += f" ({', '.join(f'{n:,} {reason}' for reason, n in self.reasons.items())})"
         text = format_count(len(self.files), "file")
         text += f": {', '.join(parts)}" if parts else ""
+        refused = sum(1 for file in self.waiting if file.reason)
+        of_them = f", of which apply refuses {refused:,}" if refused else ""
         for count, what in (
-            (len(self.waiting), "waiting in the source"),
+            (len(self.waiting), f"waiting in the source{of_them}"),
             (self.unverified, "not verified since last change"),
         ):
             text += f"; {count:,} {what}" if count else ""
@@ -212,12 +214,11 @@ def find_status(
     states: Spool[FileState] = Spool()
     for batch in take_batches(files, BATCH):
         states.extend(run.examine_batch(batch))
-    waiting = (
-        FileState(path=file.path, state="plaintext", size=file.size, **_CHANGED[changed])
-        for file, changed in files.list_waiting()
-    )
+    waiting: Spool[FileState] = Spool()
+    for listed in take_batches(files.list_waiting(), BATCH):
+        waiting.extend(run.examine_waiting(listed))
     return DatasetStatus(
-        dataset=dataset, files=states, strays=files.strays, waiting=Spool(waiting),
+        dataset=dataset, files=states, strays=files.strays, waiting=waiting,
         absent=files.absent, reach=run.find_reach(files.absent),
         due_keys=examination.ages.find_due(dataset, run.master_key_ids),
         worn_keys=examination.ages.find_worn(
@@ -282,6 +283,19 @@ class _StatusRun:
             state = replace(state, verified=True) if file.path in correct else state
             yield judge_state(state, self._erasures)
 
+    def examine_waiting(self, listed: Sequence[tuple[LakeFile, bool]]) -> Iterator[FileState]:
+        """Yield the state of each file in the source, with whether it has changed, in order."""
+        found = self._map(self._examination.run_waiting, [file for file, _ in listed])
+        for state, (_, changed) in zip(found, listed, strict=True):
+            yield replace(state, **_CHANGED) if changed and not state.reason else state
+
+    def _map(
+        self, run: Callable[[LakeFile], FileState], files: Sequence[LakeFile]
+    ) -> Iterable[FileState]:
+        if self._jobs == 1:
+            return map(run, files)
+        return in_threads(run, files, self._jobs, "modcrypt-status")
+
     def find_reach(self, absent: Iterable[str]) -> LeakReach:
         """Return what else compromised keys open, given files of which key material is left."""
         if self._reach is None:
@@ -301,10 +315,7 @@ class _StatusRun:
         stamps = {file.path: file.stamp for file in files}
         encrypted = self._cache.find_encrypted(self._name, list(stamps))
         states = []
-        run = self._examination.run
-        is_one = self._jobs == 1
-        found = map(run, files) if is_one else in_threads(run, files, self._jobs, "modcrypt-status")
-        for state in found:
+        for state in self._map(self._examination.run, files):
             replaced = state.state == "plaintext" and state.path in encrypted
             states.append(replace(state, **_REPLACED) if replaced else state)
             self._note_keys(state)

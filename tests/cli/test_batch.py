@@ -340,6 +340,7 @@ def test_destinations_that_exist_are_refused_one_by_one(folder: Path) -> None:
         ("empty", "out", "usage", "empty: no files found"),
         ("absent", "out", "file", "absent: No such file"),
         ("lake", "-", "usage", "pipes"),
+        ("lake", "", "usage", "a path is empty"),
     ],
 )
 def test_folders_that_do_not_fit_together_are_refused(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 import modcrypt as mc
+from tests.support.cases import each_case
 from tests.support.cli.program import Answer, check_failure, run, run_program
-from tests.support.lake_folder import DECLARATION, write_day
+from tests.support.lake_folder import DECLARATION, order_table, write_day
 
 
 def test_the_lake_is_found_from_any_folder_below(lake: Path) -> None:
@@ -121,6 +124,19 @@ def test_verify_writes_reports_for_ci_systems(lake: Path) -> None:
     assert answer.returncode == 0
     assert b'tests="5"' in (lake / "out.xml").read_bytes()
     assert json.loads((lake / "out.sarif").read_bytes())["runs"][0]["results"] == []
+
+
+@each_case("option", ["--junit", "--sarif", "--html"])
+def test_a_report_that_cannot_be_written_hides_no_fault(option: str, lake: Path) -> None:
+    path = "orders/day=2026-11-01/part-0.parquet" if option == "--html" else "orders"
+    report = (option, "away/report", "--json")
+    answer = run(lake, "verify", path, *report)
+    assert answer.returncode == 2
+    pq.write_table(order_table(), lake / "orders/day=2026-11-01/part-0.parquet")
+    answer = run(lake, "verify", path, *report)
+    assert "modcrypt: error: file: away/report" in answer.stderr
+    *_, totals, failure = map(json.loads, answer.stdout.splitlines())
+    assert (answer.returncode, totals["ok"], failure["error"]) == (1, False, "file")
 
 
 def test_verify_skips_what_has_not_changed(lake: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.cases import each_case
 from tests.support.cli.answers import run_ok
 from tests.support.cli.program import KEY, NAME_KEY, invoke, private
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
@@ -178,11 +179,31 @@ def test_partitions_by_an_encrypted_column_are_refused(folder: Path) -> None:
         assert "name=*" in result.stderr
 
 
-def test_the_options_are_for_folders(folder: Path) -> None:
-    for option in ("--drop-summaries", "--allow-leaks"):
-        result = invoke(folder, "encrypt", *KEYS, option, "plain/part.parquet", "x.parquet")
-        assert result.exit_code == 2
-        assert "needs a folder" in result.stderr
+@each_case(
+    "paths",
+    [
+        ("--in-place", "plain/name=Ann"),
+        ("--in-place", "plain/name=Ann/part.parquet"),
+        ("plain", "copy/NAME=Ann"),
+        ("plain/part.parquet", "plain/name=Ann/b.parquet"),
+        ("plain/part.parquet", "plain/name=Ann/"),
+    ],
+)
+def test_the_path_itself_is_a_partition_by_an_encrypted_column(
+    paths: tuple[str, ...], folder: Path
+) -> None:
+    (folder / "plain/name=Ann").mkdir()
+    write_plain(folder / "plain/name=Ann/part.parquet")
+    result = invoke(folder, "encrypt", *KEYS, *paths)
+    assert (result.exit_code, "ame=*" in result.stderr.lower()) == (2, True)
+    assert "Ann" not in result.stderr
+    assert invoke(folder, "encrypt", *KEYS, *paths, "--allow-leaks", "--force").exit_code == 0
+
+
+def test_dropping_summaries_needs_a_folder(folder: Path) -> None:
+    command = ("encrypt", *KEYS, "--drop-summaries", "plain/part.parquet", "x.parquet")
+    result = invoke(folder, *command)
+    assert (result.exit_code, "needs a folder" in result.stderr) == (2, True)
 
 
 def test_checksums_of_replaced_files_are_removed(folder: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import re
+import signal
+import subprocess
 from pathlib import Path
 
 import pyarrow as pa
@@ -121,3 +124,20 @@ def test_a_misspelt_master_key_is_suggested(folder: Path) -> None:
 def test_a_misspelt_option_and_command_are_suggested(folder: Path) -> None:
     assert "--key" in check_failure(run(folder, "encrypt", "--kye", "x", "a"), 2, "usage")
     assert "encrypt" in check_failure(run(folder, "encrpt"), 2, "usage")
+
+
+# --- a closed standard output ---------------------------------------------------------------------
+
+
+@each_case("words", ["--version", "verify --help", "inspect a.parquet"])
+def test_output_that_is_lost_is_no_success(words: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
+    read, gone = os.pipe()
+    os.close(read)
+    for redirection, code in ((">&-", 2), (f">&{gone}", 128 + signal.SIGPIPE), (">/dev/full", 74)):
+        answer = subprocess.run(
+            ["bash", "-c", f"{PROGRAM} {words} {redirection}"], cwd=tmp_path, pass_fds=[gone],
+            env=environment(), stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+        assert (answer.returncode, answer.stderr.count(b"\n")) == (code, int(code != 141))
+    os.close(gone)

@@ -275,6 +275,13 @@ def test_files_of_a_source_are_encrypted_into_the_dataset(tmp_path: Path) -> Non
     assert Lake.open(config).verify()[0].code == 0
     shutil.copytree(tmp_path / "landing/day=2026-11-01", tmp_path / "landing/day=2026-11-09")
     assert apply(config).changed == 2
+    shutil.copytree(tmp_path / "orders/day=2026-11-01", tmp_path / "landing/day=2026-11-10")
+    (status,) = Lake.open(config).status()
+    assert "2 waiting in the source, of which apply refuses 2" in status.summary()
+    assert {(file.state, file.reason) for file in status.waiting} == {("unreadable", "unsupported")}
+    done = apply(config)
+    assert done.totals.results == {"refused": 2}
+    assert "is encrypted already" in done.files[0].message
 
 
 def test_a_source_that_changed_does_not_replace_its_copy(tmp_path: Path) -> None:

@@ -79,6 +79,11 @@ def why(config: Path, path: str = FIRST, column: str | None = None) -> list[mc.l
     return mc.Lake.open(config).why(config.parent / path, column)
 
 
+def test_why_judges_the_file_that_it_opened(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("modcrypt.lake.examination.open_source_at")
+    assert why(config)[-1].text == "the file is encrypted as declared"
+
+
 def test_every_step_of_a_column_that_opens_is_named(config: Path) -> None:
     steps = why(config, column="home_ssn")
     assert [step.step for step in steps] == [

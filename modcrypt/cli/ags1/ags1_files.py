@@ -144,8 +144,6 @@ def open_output(destination: str) -> Iterator[str | IO[bytes]]:
     """
     with ExitStack() as stack:
         if destination == "-":
-            if sys.stdout is None:
-                raise click.UsageError("standard output is closed; pass a path as DESTINATION")
             file = sys.stdout.buffer
             sys.stdout = sys.stderr
             sink: IO[bytes] = getattr(file, "raw", file)

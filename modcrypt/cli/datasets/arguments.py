@@ -47,7 +47,7 @@ def take_paths(
     `tables`, names of Iceberg tables are left as they are; otherwise they are usage errors.
     """
     paths = (value,) if isinstance(value, str) else tuple(value or ())
-    refuse_pipes(paths)
+    check_paths(paths)
     has_destination = (parameter.metavar or "").endswith("[DESTINATION]")
     ends = has_destination and len(paths) > 1 and not context.params.get("in_place")
     find = partial(_find_place, context=context, tables=tables)
@@ -60,8 +60,10 @@ def take_paths(
     return (*sources, *last)
 
 
-def refuse_pipes(paths: Collection[str]) -> None:
-    """Raise a usage error if an argument is "-"."""
+def check_paths(paths: Collection[str]) -> None:
+    """Raise a usage error if an argument is "-", or empty, as that of an unset variable."""
+    if "" in paths:
+        raise click.UsageError("a path is empty; name a file or folder, such as . for this one")
     if "-" in paths:
         raise click.UsageError(
             "pipes are not supported: Parquet needs random access; use modcrypt ags1 for any "

@@ -81,8 +81,6 @@ def check_output(form: str, output: str | None, *, safe: bool, force: bool) -> N
         raise click.UsageError("--safe needs --format csv")
     if output is not None:
         return
-    if sys.stdout is None:
-        raise click.UsageError("stdout is closed; use -o FILE")
     if force:
         raise click.UsageError("--force needs -o")
     if form == "arrow" and sys.stdout.isatty():

@@ -90,12 +90,15 @@ def verify(
     started = time.perf_counter()
     with progress_bar("Verifying", None) as progress:
         verification = verify_table(target, snapshots=wanted or None, jobs=jobs, progress=progress)
-    write_page(verification)
     if as_json:
         seconds = round(time.perf_counter() - started, 6)
         print_json("iceberg.verify", {**verification.fields(), "seconds": seconds})
     else:
         _print_verification(verification)
+    return write_page(verification, _exit_code(verification, strict))
+
+
+def _exit_code(verification: TableVerification, strict: bool) -> int:
     words = {finding.word for finding in verification.findings}
     if not verification.ok:
         return 1
@@ -162,14 +165,13 @@ def tree(
     target = open_selected_table(where, options)
     with progress_bar("Reading manifests", None) as progress:
         keys = key_tree(target, jobs=jobs, progress=progress)
-    write_page(keys)
     if protected_by is not None:
         _print_protected(keys.protected_by(protected_by, version), as_json)
     elif as_json:
         print_json("iceberg.tree", keys.fields())
     else:
         print_line("\n".join(map(printable, keys.to_text().split("\n"))))
-    return 4 if keys.kms_unavailable else int(not keys.whole)
+    return write_page(keys, 4 if keys.kms_unavailable else int(not keys.whole))
 
 
 def _print_protected(files: Sequence[ProtectedFile], as_json: bool) -> None:

@@ -12,6 +12,7 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, read_verifying_keys
 from modcrypt.lake.declarations.declaration import WHOLE_CATALOG, TableDeclaration
+from modcrypt.lake.files.key_choice import KeyChoice, KeyTrial, check_writing
 from modcrypt.lake.key_ages import KeyAges
 
 if TYPE_CHECKING:
@@ -130,7 +131,16 @@ class DeclaredTable:
         return read_without_erased(erased, on_erased)
 
     def write(self, data: Any) -> None:
-        """Append Arrow data as a new snapshot; raise as `modcrypt.iceberg.append`."""
+        """Append Arrow data as a new snapshot.
+
+        Raises:
+            ValueError: New keys would be under a compromised master key.
+            ModcryptError, OSError: As `modcrypt.iceberg.append`.
+        """
+        declared = self.dataset
+        compromised = map(KeyChoice.parse, declared.compromised)
+        find_newest = KeyTrial(self.client).wrap_with
+        check_writing(declared.name, declared.key_templates, compromised, find_newest)
         self.open().append(data)
 
     def shred(self, partition: Mapping[str, str], *, dry_run: bool = False) -> ShreddedPartition:

@@ -13,12 +13,12 @@ from modcrypt.errors import IntegrityError, KeyNotFoundError, ModcryptError, Pla
 from modcrypt.iceberg.lake.declared_table import DeclaredTable
 from modcrypt.iceberg.lake.erased_table_files import ErasedTableFiles
 from modcrypt.iceberg.lake.plaintext_orphans import find_plaintext_orphans
-from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import LeakReach
 from modcrypt.lake.compromise.leak_record import fingerprint_location
 from modcrypt.lake.erasure.erasures import NOT_ERASED
 from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, KnownWraps, State
+from modcrypt.lake.files.key_choice import KeyChoice
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.reports.key_impact import DatasetImpact
 from modcrypt.lake.spool import Spool

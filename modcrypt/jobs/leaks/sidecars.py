@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from modcrypt.io.places import Place
 from modcrypt.io.sources import open_source_at
 from modcrypt.jobs.leaks.exposure import SUMMARIES, Secrecy
+from modcrypt.jobs.leaks.file_contents import describe_partitions
 from modcrypt.jobs.leaks.scan import Folder, ValueLeak, list_all_files
 from modcrypt.parquet.crypto.properties import Encryption
-from modcrypt.parquet.datasets.discovery import is_hidden
+from modcrypt.parquet.datasets.discovery import is_dataset, is_hidden
 from modcrypt.parquet.format.framing import MAGIC_PLAINTEXT, MAGIC_SIZE
 
 MAX_LISTED = 20
@@ -30,9 +32,9 @@ def check_sidecars(
 ) -> None:
     """Raise if files that encryption leaves as they are show values of the columns it encrypts.
 
-    The hidden files of the folder that is written are examined, and names of partitions: the other
-    files are encrypted or refused themselves. `drop_summaries` accepts the summaries of footers
-    that the function of this name removes.
+    The hidden files of the folder that is written are examined, and names of partitions, also in
+    its own path: the other files are encrypted or refused themselves. `drop_summaries` accepts the
+    summaries of footers that the function of this name removes.
 
     Raises:
         ValueError: Such files were found; the message lists them.
@@ -40,13 +42,16 @@ def check_sidecars(
     """
     secrecy = Secrecy.of_encryption(encryption)
     written = source if destination is None else destination
-    leaks = [] if destination is None else list(_find(source, secrecy, lambda _: True))
-    leaks += [
-        leak
-        for leak in _find(written, secrecy, _is_converted)
-        if leak.kind != _CHECKSUM
-        and not (drop_summaries and leak.kind == _SUMMARY and _is_dropped(written, leak.path))
-    ]
+    above = Folder(partitions=Counter(describe_partitions("", written.resolve().path)))
+    leaks = list(above.judge(secrecy).leaks)
+    if is_dataset(source.path, source.filesystem):
+        leaks += [] if destination is None else _find(source, secrecy, lambda _: True)
+        leaks += [
+            leak
+            for leak in _find(written, secrecy, _is_converted)
+            if leak.kind != _CHECKSUM
+            and not (drop_summaries and leak.kind == _SUMMARY and _is_dropped(written, leak.path))
+        ]
     if leaks:
         raise ValueError(_describe(leaks))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from modcrypt.cli.datasets.arguments import take_paths
-from modcrypt.cli.examine import html_option
+from modcrypt.cli.examine import html_option, prepare_page
 from modcrypt.cli.options.signing_options import read_signers, signed_by_option
 from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
@@ -106,6 +106,7 @@ def report(
         return _check_record(options, at_least, as_json)
     if html is None and not as_json:
         raise click.UsageError("name a page by --html OUT, or pass --json")
+    prepare_page(html, force)  # before the work
     lake = open_lake(options)
     with files_bar("Examining") as bar:
         result = lake.report(jobs=jobs, progress=bar)

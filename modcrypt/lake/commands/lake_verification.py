@@ -21,7 +21,7 @@ from modcrypt.cli.engines import load_spark, start_spark
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.output.progress import progress_bar
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import print_json, print_line
+from modcrypt.cli.shared import keep_code, print_json, print_line
 from modcrypt.cli.shared_options import option, rare_option, verb
 from modcrypt.cli.verify import (
     CHECKS,
@@ -101,8 +101,10 @@ def verify(*, paths: tuple[str, ...], **options: Any) -> int:
     codes = [verify_dataset(*part, {**options, **lake}, results) for part in targets.parts()]
     if targets.files:
         codes.append(_verify_paths(targets.files, lake, options, results))
-    _write_reports(results, lake)
-    return combine_codes(codes)
+    code = combine_codes(codes)
+    with keep_code(code):
+        _write_reports(results, lake)
+    return code
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from modcrypt.lake.compromise.key_choice import FormerRecipient, KeyChoice, find_replacements
 from modcrypt.lake.compromise.leak_record import LeakRecord, split_prints
 from modcrypt.lake.declarations.declaration import AnyDataset
 from modcrypt.lake.files.file_states import EXPOSED, FileState, KeyUse, State
+from modcrypt.lake.files.key_choice import FormerRecipient, KeyChoice, find_replacements
 from modcrypt.lake.spool import Memo
 
 FindWraps = Callable[[Callable[[KeyUse], bool]], Collection[bytes]]

@@ -22,8 +22,8 @@ from typing import Any
 from modcrypt.errors import FormatError
 from modcrypt.io.places import Place
 from modcrypt.keys.key import FINGERPRINT_LENGTH
-from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.files.file_states import FileState
+from modcrypt.lake.files.key_choice import KeyChoice
 from modcrypt.lake.record_file import append_lines, read_lines
 
 MAX_RECORD = 1 << 30

@@ -163,6 +163,7 @@ class TableDeclaration:
         read_restrictions: Rows and masks to which reading is restricted, as a REST catalog sends
             them; None for none.
         strict: Whether old files in its folder that no snapshot names are faults.
+        compromised: Compromised master keys of the lake.
         erased: Which partitions or files are erased by declaration and by record.
     """
 
@@ -184,6 +185,7 @@ class TableDeclaration:
     seal_at_least: int = 1
     read_restrictions: Mapping[str, Any] | None = None
     strict: bool = True
+    compromised: Sequence[str] = ()
     erased: Sequence[Erasure] = field(default=(), repr=False)
 
     @cached_property

@@ -86,12 +86,9 @@ def parse_declaration(
     others = {name: members[name] for name in members if name not in ("compromised", "evidence")}
     content = f"{others}{found}"
     digest = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    found = {name: replace(each, compromised=compromised) for name, each in found.items()}
     tables = {name: each for name, each in found.items() if isinstance(each, TableDeclaration)}
-    datasets = {
-        name: replace(each, compromised=compromised)
-        for name, each in found.items()
-        if isinstance(each, DatasetDeclaration)
-    }
+    datasets = {name: each for name, each in found.items() if isinstance(each, DatasetDeclaration)}
     return LakeDeclaration(
         path=str(path), kms=kms, datasets=datasets, tables=tables, compromised=compromised,
         evidence=evidence, digest=digest,

@@ -28,6 +28,7 @@ from modcrypt.lake.declarations.columns import FileColumns, names_by_key
 from modcrypt.lake.declarations.columns import Path as ColumnPath
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.declarations.partitions import fill, read_values
+from modcrypt.lake.files.key_choice import KeyChoice, KeyTrial, check_writing
 from modcrypt.lake.spool import Memo
 from modcrypt.module_ids import GCM_V1
 from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
@@ -77,6 +78,7 @@ class DatasetPolicies:
         default_factory=Memo, init=False, repr=False
     )
     _new_keys: Memo[tuple[Policy, NewKeys]] = field(default_factory=Memo, init=False, repr=False)
+    _safe_keys: set[str] = field(default_factory=set, init=False, repr=False)
     _lock: Any = field(default_factory=lambda: fork_safe(threading.Lock()), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -201,12 +203,17 @@ class DatasetPolicies:
         """Return `encryption(policy)`, for files that readers of the dataset must accept.
 
         Raises:
-            ValueError: As `check_signing_key`, or the policy names a compromised master key.
+            ValueError: As `check_signing_key`, or new keys would be under a compromised master key.
         """
         self.check_signing_key()
-        for key in {policy.footer_key, *policy.column_keys}.intersection(self.dataset.compromised):
-            raise ValueError(f"the master key {key} is compromised; declare another one")
+        keys = {policy.footer_key, *policy.column_keys} - self._safe_keys
+        compromised = map(KeyChoice.parse, self.dataset.compromised)
+        check_writing(self.dataset.name, keys, compromised, self._find_newest_version)
+        self._safe_keys.update(keys)
         return self.encryption(policy)
+
+    def _find_newest_version(self, key: str) -> str | None:
+        return KeyTrial(self.client).wrap_with(key, self.dataset.members.get("kms_aad", ""))
 
     def check_signing_key(self) -> None:
         """Raise ValueError if readers require a signature, and there is no key that makes it."""

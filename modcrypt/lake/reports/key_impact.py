@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from modcrypt.errors import list_names
-from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_judgement import LeakJudge
 from modcrypt.lake.compromise.leak_reach import LeakReach, ReachSearch
 from modcrypt.lake.files.file_states import EXPOSED, KeyUse
+from modcrypt.lake.files.key_choice import KeyChoice
 from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.json_fields import json_fields
 from modcrypt.report.text import format_count, format_size

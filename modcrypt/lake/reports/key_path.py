@@ -86,7 +86,7 @@ def follow_keys(
         with open_source_at(place) as source:
             yield from walk.follow_footer(source)
             yield from walk.check_seal(source)
-            yield from walk.follow_column(column)
+            yield from walk.follow_column(source, column)
     except Exception as error:
         yield walk.refuse(error)
 
@@ -154,7 +154,7 @@ class _Walk:
             OpenFile(source, replace(self._file.properties, seal=seal))
             yield self._pass("seal", "the seal of the dataset has it as it is")
 
-    def follow_column(self, column: str | None) -> Iterator[KeyStep]:
+    def follow_column(self, source: Source, column: str | None) -> Iterator[KeyStep]:
         """Follow one column, or all columns that have keys of their own."""
         file = self._file
         assert file is not None
@@ -179,11 +179,11 @@ class _Walk:
             elif column is not None:
                 where = "in plaintext" if name in plain else "under the footer key"
                 yield self._pass("column", f"{name} is {where}")
-        yield self._compare()
+        yield self._compare(source)
 
-    def _compare(self) -> KeyStep:
+    def _compare(self, source: Source) -> KeyStep:
         """Return the step that compares the file with the declaration, as `status` does."""
-        state = self._judge(self._examination.run(LakeFile(self._path, 0, "")))
+        state = self._judge(self._examination.run(LakeFile(self._path, 0, ""), source))
         if state.state == "declared":
             return self._pass("policy", "the file is encrypted as declared")
         if state.state == "old-keys":  # which readers accept

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Any
 
 from modcrypt import __version__
-from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.evidence.events import EvidenceCheck
 from modcrypt.lake.files.file_states import DECLARED, EXPOSED, STATES
+from modcrypt.lake.files.key_choice import KeyChoice
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.reports.report_page import draw_report
 from modcrypt.lake.status import DatasetStatus

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.evidence.events import DatasetResult, EvidenceEvent
 from modcrypt.lake.files.file_states import DECLARED, EXPOSED, STATES
+from modcrypt.lake.files.key_choice import KeyChoice
 from modcrypt.lake.reports.report_pictures import draw_keys, draw_runs
 from modcrypt.report.html import render
 from modcrypt.report.text import format_count

@@ -14,8 +14,8 @@ import pytest
 import modcrypt as mc
 from modcrypt import iceberg
 from modcrypt.lake.applying.application import LakeApplication
-from modcrypt.lake.compromise.key_choice import KeyChoice
 from modcrypt.lake.compromise.leak_record import read_record
+from modcrypt.lake.files.key_choice import KeyChoice
 from modcrypt.lake.lake import Lake
 from tests.support.cases import each_case
 from tests.support.cli.program import run
@@ -105,6 +105,24 @@ def test_a_compromised_key_is_answered_under_another_one(config: Path, keyring: 
     assert apply(config).totals.results == {"renewed": 4}
     assert_answered(config, "pii")
     assert_answered(config, "pii@1")
+
+
+def test_files_are_written_under_no_compromised_version(
+    config: Path, keyring: mc.Keyring, tmp_path: Path
+) -> None:
+    declare(config, "pii@1")
+    more = order_table(1).append_column("day", [["2026-11-03"]])
+    write_day(tmp_path / "more", "2026-11-03", 1)
+    encrypt, env = ("encrypt", "more/orders", "orders"), {"MODCRYPT_CONFIG": str(config)}
+    with pytest.raises(ValueError, match="under the compromised pii@1: add a version"):
+        Lake.open(config).dataset("orders").write(more)
+    assert "pii@1: add a version" in run(tmp_path, *encrypt, env=env).stdout
+    assert states(config) == {"compromised": 4}
+    keyring.rotate_key("pii")
+    Lake.open(config).dataset("orders").write(more)
+    assert run(tmp_path, *encrypt, env=env).returncode == 0
+    assert states(config) == {"compromised": 4, "unknown-age": 2}
+    assert apply(config).totals.results == {"renewed": 6}
 
 
 def test_rewrapped_files_keep_their_data_keys_and_are_not_safe(
@@ -289,7 +307,7 @@ def test_new_files_under_the_compromised_key_are_a_mistake(
         with pytest.raises(ValueError, match="under the compromised"):
             apply(config, dry_run=True)
     rows = order_table().append_column("day", pa.array(["2026-11-09"] * 2))
-    with pytest.raises(ValueError, match="master key pii is compromised"):
+    with pytest.raises(ValueError, match="under the compromised pii: name a new"):
         Lake.open(config).dataset("orders").write(rows)
     assert stamps(config.parent) == before
     assert not config.with_suffix(".leaks.jsonl").exists()
@@ -359,6 +377,8 @@ def test_a_table_gets_new_keys_and_its_old_snapshots_are_named(
     assert states(config) == {"compromised": 7}
     with pytest.raises(ValueError, match="under the compromised sales@1"):
         apply(config)
+    with pytest.raises(ValueError, match="under the compromised sales@1"):
+        Lake.open(config).table("sales").write(pa.table({}))
     keyring.rotate_key("sales")
     done = apply(config)
     assert done.totals.results["renewed"] >= 5, [file.message for file in done.files]

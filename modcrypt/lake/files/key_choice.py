@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,7 +13,7 @@ from modcrypt.keys import Key
 from modcrypt.kms.calls import wrap
 from modcrypt.kms.client import KmsClient, MasterKey
 from modcrypt.lake.declarations.declaration import AnyDataset
-from modcrypt.lake.declarations.partitions import matches
+from modcrypt.lake.declarations.partitions import matches_any
 from modcrypt.lake.files.file_states import KeyUse
 from modcrypt.report.suggestions import suggest
 
@@ -126,27 +126,20 @@ def _is_known(choice: KeyChoice, masters: Mapping[str, MasterKey], others: Colle
 
 
 def check_writing(
-    choices: Sequence[KeyChoice], datasets: Iterable[AnyDataset],
+    dataset: str, templates: Iterable[str], compromised: Iterable[KeyChoice],
     find_newest: Callable[[str], str | None],
 ) -> None:  # fmt: skip
-    """Check that a declaration names no compromised key for new files.
+    """Check that no compromised key would protect new files of a dataset.
 
-    `find_newest` returns the version with which a master key wraps; None if it is unknown.
+    `templates` are ids, or their templates, of master keys for new files. `find_newest` returns the
+    version with which a master key wraps; None if it is unknown.
 
     Raises:
-        ValueError: It names one, and the key has no newer version that is not compromised.
+        ValueError: A key is compromised, and has no newer version that is not.
     """
-    for dataset in datasets:
-        for template in dataset.key_templates:
-            _check_template(template, choices, dataset.name, find_newest)
-
-
-def _check_template(
-    template: str, choices: Sequence[KeyChoice], dataset: str,
-    find_newest: Callable[[str], str | None],
-) -> None:  # fmt: skip
+    choices = tuple(compromised)
     for choice in choices:
-        if not matches(template, choice.key):
+        if not matches_any(templates, choice.key):
             continue
         versions = {each.version for each in choices if each.key == choice.key}
         newest = None if None in versions else find_newest(choice.key)
