@@ -353,6 +353,9 @@ def write_manifest_list(
     for row in rows:
         full_row: dict[str, Any] = {name: row.get(name) for name in LIST_NAMES}
         full_row["content"] = full_row["content"] or DATA
+        if None in [full_row[name] for name in LIST_NAMES if name.endswith("_count")]:
+            why = "its manifest list does not count its files and rows, as in format version 1"
+            raise FormatError(f"{row['manifest_path']}: {why}: rewrite the manifests of the table")
         for name in ("sequence_number", "min_sequence_number"):
             full_row[name] = snapshot.sequence_number if full_row[name] is None else full_row[name]
         if full_row["content"] != DATA:
