@@ -142,13 +142,14 @@ def _list_names(avro: AvroRows) -> dict[str, str]:
 
 
 def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
+    for number in ("sequence_number", "min_sequence_number"):  # those of version 1 have none
+        row[number] = _typed_value(row, number, int, name, otherwise=0)
     return ManifestFile(
         _typed_value(row, "manifest_path", str, name),
         _size(row, "manifest_length", name),
         _typed_value(row, "partition_spec_id", int, name),
         _one_of(row, "content", (DATA, DELETES), name, otherwise=DATA),
-        # Tables of version 1 have no sequence numbers.
-        _typed_value(row, "sequence_number", int, name, otherwise=0),
+        row["sequence_number"],
         _typed_value(row, "added_snapshot_id", int, name),
         _hide_key(row, name),
         row,

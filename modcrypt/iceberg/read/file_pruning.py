@@ -36,8 +36,8 @@ from pyiceberg.expressions.visitors import (
     rewrite_not,
     visit,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, PartitionFieldSummary
 from pyiceberg.manifest import ManifestFile as PyManifestFile
+from pyiceberg.manifest import PartitionFieldSummary
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, IdentityTransform, TruncateTransform, VoidTransform
@@ -175,7 +175,7 @@ Test = Callable[[list[Values]], list[bool]]
 
 def bind_test(schema: Schema, row_filter: BooleanExpression) -> Test:
     """Return a test of files that agrees with pyiceberg's evaluator of inclusive metrics."""
-    test = _make_test(bind(schema, rewrite_not(row_filter), True))
+    test = _make_test(schema, bind(schema, rewrite_not(row_filter), True))
 
     def may_match(rows: list[Values]) -> list[bool]:
         if 0 not in [values[RECORDS] for values in rows]:
@@ -194,9 +194,9 @@ def statistics_of(entry: FileEntry) -> Values:
     return values
 
 
-def _make_test(bound: BooleanExpression) -> Test:
+def _make_test(schema: Schema, bound: BooleanExpression) -> Test:
     if isinstance(bound, And | Or):
-        left, right = _make_test(bound.left), _make_test(bound.right)
+        left, right = _make_test(schema, bound.left), _make_test(schema, bound.right)
         # Both are evaluated: damaged bounds are always an error.
         both = operator.and_ if isinstance(bound, And) else operator.or_
         return lambda rows: list(map(both, left(rows), right(rows)))
@@ -206,7 +206,9 @@ def _make_test(bound: BooleanExpression) -> Test:
         if not isinstance(column.field_type, FloatType | DoubleType):  # these may be NaN
             return _Comparison(column.field_id, column.field_type, value, _REFUSED[kind])
     visitor: Callable[[Any], Any] = _InclusiveMetricsEvaluationVisitor
-    return lambda rows: [bool(visit(bound, visitor(_Statistics(values)))) for values in rows]
+    return lambda rows: [
+        bool(visit(bound, visitor(FileStatistics(values, schema)))) for values in rows
+    ]
 
 
 _REFUSED: dict[Any, tuple[tuple[int, Callable[[Any, Any], bool]], ...]] = {
@@ -254,7 +256,7 @@ class _Comparison:
                 refused = list(map(operator.or_, refused, by_slot))
                 continue
             refused = [
-                known or (bound is not None and refuses(read(kind, bound), literal))
+                known or (bound is not None and refuses(read(kind, _widen(bound, kind)), literal))
                 for known, bound in zip(refused, bounds, strict=True)
             ]
         return refused
@@ -275,22 +277,39 @@ def _unpack_numbers(bounds: list[Any], kind: IcebergType) -> tuple[int, ...] | N
     return struct.unpack(f"<{len(bounds)}{form}", b"".join(bounds))
 
 
-class _Statistics:
-    """The statistics of a file under pyiceberg's names."""
+_DAY = 86_400_000_000
+"""A day in microseconds."""
 
-    def __init__(self, values: Values) -> None:
+
+def _widen(bound: bytes, kind: IcebergType) -> bytes:
+    """Return a bound in the type of its column; dates may have become timestamps since.
+
+    pyiceberg widens bounds of other types.
+    """
+    if not isinstance(kind, TimestampType) or len(bound) != 4:
+        return bound
+    days = int.from_bytes(bound, "little", signed=True)
+    return min(max(days * _DAY, -1 << 63), (1 << 63) - 1).to_bytes(8, "little", signed=True)
+
+
+class FileStatistics:
+    """The statistics of a file under pyiceberg's names, by the entry's values."""
+
+    def __init__(self, values: Values, schema: Schema) -> None:
+        self.record_count = values[RECORDS]
         for name, slot in STATISTICS.items():
-            setattr(self, name, None if values[slot] is None else _ByColumn(values, slot))
+            setattr(self, name, None if values[slot] is None else _ByColumn(values, slot, schema))
 
 
 class _ByColumn:
     """A statistic by the ids of columns."""
 
-    def __init__(self, values: Values, slot: int) -> None:
-        self._values, self._slot = values, slot
+    def __init__(self, values: Values, slot: int, schema: Schema) -> None:
+        self._values, self._slot, self._schema = values, slot, schema
 
     def get(self, column: int) -> Any:
-        return find_statistic(self._values, self._slot, column)
+        found = find_statistic(self._values, self._slot, column)
+        return _widen(found, self._schema.find_type(column)) if isinstance(found, bytes) else found
 
     def __contains__(self, column: int) -> bool:
         return self.get(column) is not None
@@ -337,32 +356,6 @@ def _narrow(bound: Any, kind: IcebergType) -> Any:
         if isinstance(kind, FloatType):
             return struct.pack("<f", *struct.unpack("<d", bound))
     return bound
-
-
-_MAPS = (
-    "column_sizes", "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds",
-    "upper_bounds",
-)  # fmt: skip
-
-
-def as_data_file(entry: FileEntry) -> DataFile:
-    """Return a file as pyiceberg's class, without its key."""
-    maps: dict[str, Any] = {
-        name: {pair["key"]: pair["value"] for pair in pairs}
-        for name in _MAPS
-        if (pairs := entry.file.get(name)) is not None
-    }
-    file = DataFile.from_args(
-        content=DataFileContent(entry.content),
-        file_path=entry.location,
-        file_format=FileFormat(entry.file_format),
-        partition=Record(*entry.partition.values()),
-        record_count=entry.record_count,
-        file_size_in_bytes=entry.size,
-        **maps,
-    )
-    file.spec_id = entry.spec_id
-    return file
 
 
 def _as_type(value: Any, kind: IcebergType) -> Any:

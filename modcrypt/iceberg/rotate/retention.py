@@ -126,11 +126,10 @@ class Retention:
         there: Mapping[int, Snapshot],
     ) -> dict[int, str]:  # fmt: skip
         """Return the kept snapshots of no branch: the young ones, and those that are staged."""
-        reached = {
-            snapshot.id
-            for ref in staying.values()
-            for snapshot in ancestors(ref["snapshot-id"], there)
-        }
+        reached = {ref["snapshot-id"] for ref in staying.values()} & there.keys()
+        for name, ref in staying.items():
+            if name == MAIN or ref.get("type") == "branch":  # the parents of a tag are of no branch
+                reached |= {snapshot.id for snapshot in ancestors(ref["snapshot-id"], there)}
         published = {_mark(there[id_], name) for id_ in reached for name in (STAGED, PUBLISHED)}
         since, kept = self._since(metadata), dict[int, str]()
         for snapshot in metadata.snapshots:

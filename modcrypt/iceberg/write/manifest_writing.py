@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyiceberg.manifest import construct_partition_summaries
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, make_compatible_name
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType, IcebergType, UUIDType
 from pyiceberg.utils.decimal import decimal_required_bytes, decimal_to_bytes, unscaled_to_decimal
@@ -352,6 +353,9 @@ def write_manifest_list(
     for row in rows:
         full_row: dict[str, Any] = {name: row.get(name) for name in LIST_NAMES}
         full_row["content"] = full_row["content"] or DATA
+        if None in [full_row[name] for name in LIST_NAMES if name.endswith("_count")]:
+            why = "its manifest list does not count its files and rows, as in format version 1"
+            raise FormatError(f"{row['manifest_path']}: {why}: rewrite the manifests of the table")
         for name in ("sequence_number", "min_sequence_number"):
             full_row[name] = snapshot.sequence_number if full_row[name] is None else full_row[name]
         if full_row["content"] != DATA:
@@ -401,15 +405,18 @@ def partition_values(metadata: TableMetadata, entry: FileEntry) -> dict[str, Any
 def schema_of_spec(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, Any]:
     """Return the newest schema, as JSON, that has all columns by which a spec partitions.
 
-    That is the current schema, unless such a column was dropped. Raise FormatError if no schema has
-    them all.
+    That is the current schema, unless such a column was dropped. Only the columns of `void` fields
+    may be in no schema; raise FormatError if others are.
     """
     current = metadata.document.get("current-schema-id")
     schemas = list(reversed(metadata.document.get("schemas") or ()))
-    sources = {field.source_id for field in spec.fields}
-    for schema in sorted(schemas, key=lambda schema: schema.get("schema-id") != current):
-        if sources <= _parse_schema(schema, metadata)._lazy_id_to_field.keys():
-            return dict(schema)
+    schemas.sort(key=lambda schema: schema.get("schema-id") != current)
+    needed = [field for field in spec.fields if not isinstance(field.transform, VoidTransform)]
+    for fields in (spec.fields, needed):
+        for schema in schemas:
+            known = _parse_schema(schema, metadata)._lazy_id_to_field
+            if all(field.source_id in known for field in fields):
+                return dict(schema)
     raise FormatError(f"{metadata.name}: no schema has the columns of spec {spec.spec_id}")
 
 

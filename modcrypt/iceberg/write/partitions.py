@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.partitioning import PartitionField, PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform
+from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, VoidTransform
 from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType
 
@@ -68,8 +68,10 @@ _WIDTHS = range(1, 1 << 31)
 
 
 def _transform(rows: pa.Table, field: PartitionField, schema: Schema) -> Any:
-    """Return the values of a partition field."""
+    """Return the values of a partition field; the column of a `void` one may be dropped."""
     transform = field.transform
+    if isinstance(transform, VoidTransform):
+        return pa.nulls(rows.num_rows)
     width = getattr(transform, "num_buckets", getattr(transform, "width", 1))
     if width not in _WIDTHS:  # pyiceberg's Rust panics, which `except Exception` does not catch
         raise FormatError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -27,7 +27,7 @@ from modcrypt.iceberg.format.library_errors import as_format_errors
 from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, FileEntry
 from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
-from modcrypt.iceberg.read.file_pruning import as_data_file
+from modcrypt.iceberg.read.file_pruning import FileStatistics, statistics_of
 from modcrypt.iceberg.read.row_filter import RowFilter, fit_filter, null_with_parents
 from modcrypt.iceberg.read.scan_planning import PlannedFile, Planner
 from modcrypt.iceberg.read.schema_projection import Projection
@@ -157,7 +157,10 @@ class Matching:
             isinstance(column.field_type, _ORDERED) and nulls.get(column.field_id) == 0
             for column in self._filter.schema.fields
         )
-        return proven and bool(self._strict.eval(as_data_file(entry)))
+        if not proven:
+            return False
+        statistics: Any = FileStatistics(statistics_of(entry), self._schema)
+        return bool(self._strict.eval(statistics))
 
     @cached_property
     def _strict(self) -> _StrictMetricsEvaluator:

@@ -465,6 +465,23 @@ def test_statistics_from_before_a_column_was_widened(tmp_path: Path) -> None:
     assert ids(table.scan(filters="id > 5000000000")) == []
 
 
+def test_bounds_of_dates_that_became_timestamps(tmp_path: Path) -> None:
+    builder = Builder(tmp_path, struct(field(1, "id", "date")))
+    rows = pa.table([pa.array([-1, 0, 1], pa.date32())], schema=arrow([(1, "id", pa.date32())]))
+    file = builder.parquet("a.parquet", rows, **bounds(id=(DateType(), -1, 1)))
+    builder.snapshot([builder.manifest([file])])
+    builder.document["schemas"].append(struct(field(1, "id", "timestamp"), schema_id=1))
+    builder.document["current-schema-id"] = 1
+    table = open_built(builder)
+    day, sets = "1970-01-0{}T00:00:00", "id in ('1970-01-0{}T00:00:00', '1971-01-01T00:00:00')"
+    for within in (f"id >= '{day.format(2)}'", sets.format(2)):
+        assert table.scan(filters=within).num_rows == 1
+    (tmp_path / "data" / "a.parquet").unlink()
+    for beyond in (f"id > '{day.format(2)}'", sets.format(3)):
+        assert table.scan(filters=beyond).num_rows == 0
+    assert table.delete("id > '1969-12-30T23:00:00'").scan().num_rows == 0
+
+
 # --- schemas that have changed -------------------------------------------------------------------
 
 OLD = struct(

@@ -62,6 +62,8 @@ def alter(folder: Path, properties: dict[str, str], refs: dict[str, Any]) -> lis
     for name, ref in refs.items():
         known = document["refs"].get(name, {"type": "branch"})
         id_ = ids[ref.pop("at")] if "at" in ref else known["snapshot-id"]
+        if "begins" in ref:  # the last snapshot then follows an older one
+            document["snapshots"][-1]["parent-snapshot-id"] = ids[ref.pop("begins")]
         document["refs"][name] = {**known, "snapshot-id": id_, **ref}
     path.write_text(json.dumps(document))
     return ids
@@ -96,6 +98,9 @@ CASES: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any], list[int]
         {}, {"main": {"max-snapshot-age-ms": int(2.5 * DAY)}},
         {"older_than": timedelta(days=30)}, [7]),
     "a tag": ({}, {"first": {"at": 0, "type": "tag"}}, {}, [0, 7]),
+    "young snapshots before a tag": (
+        {}, {"main": {"begins": 3}, "first": {"at": 6, "type": "tag"}},
+        {"older_than": timedelta(days=5)}, [5, 6, 7]),
     "an old tag": (
         {}, {"first": {"at": 0, "type": "tag", "max-ref-age-ms": 8 * DAY}}, {}, [7]),
     "the table's age of refs, but not of main": (
@@ -127,7 +132,7 @@ def test_java_keeps_the_same(aged: Path, tmp_path: Path, java: Judge) -> None:
             )
             if chance.random() < 0.4
         }  # fmt: skip
-        refs: dict[str, Any] = {"main": {}}
+        refs: dict[str, Any] = {"main": {"begins": chance.choice([6, 6, 4])}}
         for name in ("audit", "tag"):
             refs[name] = {"at": chance.randrange(8), "type": "tag" if name == "tag" else "branch"}
         for name, ref in refs.items():

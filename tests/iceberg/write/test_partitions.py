@@ -193,3 +193,17 @@ def test_a_decimal_without_a_multiple_of_the_width_below_it(tmp_path: Path) -> N
         table.append(rows)
     kept = rows.set_column(0, "k", pa.array([Decimal("-95.0")], pa.decimal128(3, 1)))
     assert table.append(kept).scan(filters="k < -90").num_rows == 1
+
+
+@pytest.mark.parametrize("kept", [1, 0])
+def test_a_dropped_column_of_a_removed_partition_field(tmp_path: Path, kept: int) -> None:
+    """In version 1, removed fields remain as `void`; `kept` schemas have the column."""
+    fields = [*spec("void", 2), {**spec("identity")[0], "name": "id", "field-id": 1001}]
+    avro = [{"name": f["name"], "type": "long", "field-id": f["field-id"]} for f in fields]
+    builder = Builder(tmp_path, struct(field(1, "id", "long")), spec=fields, partition=avro)
+    file = builder.parquet("a.parquet", pa.table([[1]], arrow([(1, "id", pa.int64())])))
+    builder.snapshot([builder.manifest([{**file, "partition": {"part": None, "id": 1}}])])
+    before = struct(field(1, "id", "long"), field(2, "gone", "long"), schema_id=1)
+    builder.document["schemas"] += [before] * kept
+    table = open_built(builder).append(pa.table({"id": [2, 3]})).delete("id = 2")
+    assert ids(table.scan(filters="id > 0")) == [1, 3]
