@@ -11,8 +11,9 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -369,6 +370,12 @@ def is_hidden(path: str, base: str) -> bool:
     return any(name[:1] in ("_", ".") for name in path[len(base) :].split("/"))
 
 
+def list_hive_fields(folders: Iterable[str]) -> list[str]:
+    """Return the names of the fields in folders in Hive's form, where they are percent-encoded."""
+    found = (name for folder in folders for name in re.findall(r"(?:^|/)([^/=]+)=", folder))
+    return list(dict.fromkeys(map(unquote, found)))
+
+
 def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
     if partitioning is None:
         return None
@@ -379,9 +386,7 @@ def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
             return partitioning
     if partitioning != "hive":
         raise ValueError('partitioning must be "hive", a pyarrow.dataset.Partitioning or None')
-    names: dict[str, None] = {}
-    for folder in folders:
-        names |= dict.fromkeys(re.findall(r"(?:^|/)([^/=]+)=", folder))
+    names = list_hive_fields(folders)
     if not names:
         return None
     import pyarrow.dataset as ds  # imports pandas where it is installed
