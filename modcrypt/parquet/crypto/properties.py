@@ -473,6 +473,8 @@ def check_name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
     """Return names as a tuple; raise ValueError for one string, TypeError for other values."""
     if isinstance(names, str | bytes):
         raise ValueError(f"{what} takes several names, not one string")
+    if isinstance(names, Mapping):  # such as of names to expressions, which would be lost
+        raise TypeError(f"{what} takes names, not a mapping")
     checked = tuple(names)  # an iterator ends after its first use
     if not all(isinstance(name, str) for name in checked):
         raise TypeError(f"{what}: names must be str")
