@@ -307,6 +307,8 @@ def test_writing_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         pq.write_to_dataset(TABLE, tmp_path / "b", metadata_collector=[], **keys)
     with pytest.raises(ValueError, match="not both"):
         pq.write_to_dataset(TABLE, tmp_path / "b", ["year"], partitioning=["id"], **keys)
+    with pytest.raises(ValueError, match="partitioning_flavor needs names"):
+        pq.write_to_dataset(TABLE, tmp_path / "b", ["year"], partitioning_flavor="hive", **keys)
     with pytest.raises(ValueError, match="file-like"):
         pq.write_table(TABLE, io.BytesIO(), filesystem=pafs.LocalFileSystem(), **keys)
     assert list(tmp_path.iterdir()) == []
