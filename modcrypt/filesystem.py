@@ -45,6 +45,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from modcrypt.io.destinations import Destination, open_sink_at
@@ -72,6 +73,7 @@ from modcrypt.parquet.crypto.properties import (
     as_encryption,
     required_seal,
 )
+from modcrypt.parquet.datasets.discovery import list_steadily, path_inside
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
 from modcrypt.parquet.signatures.signers import DatasetSeal
@@ -136,11 +138,14 @@ class ModcryptFileSystem(StackedFileSystem):
     def find(self, path: str, *args: Any, detail: bool = False, **kwargs: Any) -> Any:
         """List the files below a folder without their companions; sizes are None.
 
-        Raise IntegrityError if files are missing below it that a required seal names, unless a
-        maximal depth limits the search.
+        Files of an incomplete write, and those that a write replaced, are left out. Raise
+        IntegrityError if files are missing below it that a required seal names, unless a maximal
+        depth limits the search.
         """
-        found = super().find(path, *args, detail=True, **kwargs)
         folder = self._target_path(path)
+        list_files = partial(super().find, path, *args, detail=True, **kwargs)
+        listed, hidden = list_steadily(self._place(folder), list_files)
+        found = {n: entry for n, entry in listed.items() if path_inside(n, folder) not in hidden}
         if (args[0] if args else kwargs.get("maxdepth")) is None:
             # PyArrow reads no others, such as links.
             files = [name for name, entry in found.items() if entry.get("type") == "file"]

@@ -22,7 +22,7 @@ from modcrypt.io.places import Place
 from modcrypt.io.stores import forget_listings, is_arrow
 from modcrypt.jobs.listing import Folder
 from modcrypt.lake.spool import BLOCK, Spool
-from modcrypt.parquet.datasets.discovery import as_arrow, is_hidden, read_notes
+from modcrypt.parquet.datasets.discovery import as_arrow, is_hidden, read_hidden
 from modcrypt.pkmt1.material import STORE_NAME, external_name
 
 CLOCK_TICK = 10_000_000
@@ -185,7 +185,7 @@ def list_folder(
     if is_local:
         listing = _LocalListing(place, note_link, note_absent)
     for files in listing.list_folders():  # notes hide files while a write is in progress
-        hidden = {name for note in read_notes(place).values() for name in note.hidden}
+        hidden = read_hidden(place)
         yield from (file for file in files if file.path not in hidden)
 
 

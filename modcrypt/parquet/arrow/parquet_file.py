@@ -196,7 +196,9 @@ class ParquetFile(FactSheet):
             ModcryptError: A module does not authenticate or breaks the format.
         """
         request = Request(
-            columns=as_columns(columns), filter=as_filter(filters), row_groups=row_groups
+            columns=as_columns(columns),
+            filter=as_filter(filters),
+            row_groups=None if row_groups is None else list(row_groups),
         )
         return self.read_request(request, use_threads=use_threads)
 
@@ -227,7 +229,7 @@ class ParquetFile(FactSheet):
         request = Request(
             columns=as_columns(columns),
             filter=as_filter(filters),
-            row_groups=row_groups,
+            row_groups=None if row_groups is None else list(row_groups),
             limit=limit,
         )
         batches = self.batches_of_request(request, batch_size=batch_size, use_threads=use_threads)

@@ -488,7 +488,7 @@ def check_name_list(names: Iterable[str], what: str) -> tuple[str, ...]:
     """Return names as a tuple; raise ValueError for one string, TypeError for other values."""
     if isinstance(names, str | bytes):
         raise ValueError(f"{what} takes several names, not one string")
-    if not isinstance(names, Iterable):
+    if not isinstance(names, Iterable) or isinstance(names, Mapping):  # whose values would be lost
         raise TypeError(f"{what} must be a list of names, not {type(names).__name__}")
     checked = tuple(names)  # an iterator ends after its first use
     if not all(isinstance(name, str) for name in checked):

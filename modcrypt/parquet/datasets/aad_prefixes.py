@@ -9,7 +9,7 @@ dataset, an older version of the same part.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,7 +75,7 @@ def check_expected_parts(template: str | None, expected: int | None) -> None:
 
 
 def find_parts(
-    files: Mapping[str, FileDecryptionProperties],
+    files: Sequence[tuple[str, FileDecryptionProperties]],
     filesystem: Any,
     template: str,
     expected: int | None,
@@ -87,25 +87,25 @@ def find_parts(
         ValueError: The template is invalid, or properties demand another prefix, or no footer
             checks.
     """
-    prefixes, paths = PrefixTemplate(template), list(files)
+    prefixes = PrefixTemplate(template)
 
     def identify(number: int) -> tuple[int, FileIdentity]:
-        path, properties = paths[number], files[paths[number]]
+        path, properties = files[number]
         check_no_prefix(template, properties)
         if not properties.check_footer_integrity:
             raise ValueError(
                 "aad_prefix_template requires footer checks; pass check_footer_integrity=True"
             )
         with name_path_in_errors(path), open_source(path, filesystem=filesystem) as source:
-            return identify_part(source, properties, prefixes, number, len(paths), expected)
+            return identify_part(source, properties, prefixes, number, len(files), expected)
 
     threads = min(usable_cores(), MAX_THREADS)
-    found = list(in_threads(identify, range(len(paths)), threads, "modcrypt-part"))
-    parts = [(path, part) for path, (part, _) in zip(paths, found, strict=True)]
-    if faults := find_part_faults(parts, expected, prefixes):
+    numbers = range(len(files))
+    identified = list(in_threads(identify, numbers, threads, "modcrypt-part"))
+    found = [(path, *part) for (path, _), part in zip(files, identified, strict=True)]
+    if faults := find_part_faults([(path, part) for path, part, _ in found], expected, prefixes):
         raise AadPrefixError("; ".join(faults))
-    versions = zip(paths, found, strict=True)
-    return {path: (prefixes.prefix(part), version) for path, (part, version) in versions}
+    return {path: (prefixes.prefix(part), version) for path, part, version in found}
 
 
 def identify_part(

@@ -217,7 +217,7 @@ class _DatasetReader:
         if not callable(decryption):
             self.dataset = leave_out_erased(self.dataset, first)
         if template is not None:
-            known = {file.path: self._find_properties(file.path) for file in self.dataset.files}
+            known = [(file.path, self._find_properties(file.path)) for file in self.dataset.files]
             self._parts = find_parts(known, self.dataset.filesystem, template, expected)
 
     def _find_properties(self, path: str) -> FileDecryptionProperties:

@@ -11,8 +11,9 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -30,6 +31,8 @@ if TYPE_CHECKING:  # takes a third of the time of importing PyArrow
 
 _STORES = frozenset({"s3", "gcs", "gs", "abfs", "az"})
 """Stores, as named by pyarrow and fsspec, in which folders exist only through their files."""
+
+T = TypeVar("T")
 
 _INT32 = range(-(2**31), 2**31)
 
@@ -118,7 +121,7 @@ def discover(source: Any, filesystem: Any, partitioning: Any) -> Dataset:
         # AAD prefixes are made from normalised paths, so use those for folders too.
         inside = [os.path.normpath(path).lstrip("/") for path in paths]
     else:
-        inside = [path[len(base) :].lstrip("/") for path in paths]
+        inside = [path_inside(path, base) for path in paths]
     scheme = _infer_partitioning(partitioning, [os.path.dirname(path) for path in inside])
     files = [
         DataFile(path, None if scheme is None else parse_partition(scheme, below))
@@ -138,20 +141,37 @@ def parse_partition(scheme: Any, below: str) -> pc.Expression:
 
 def list_complete(folder: Place) -> list[Place]:
     """List the valid files of a folder, without those of incomplete writes and replaced ones."""
-    base, before = folder.path, read_notes(folder)
+    where, base = folder.filesystem, folder.path
+    # PyArrow cannot list a folder that contains a name that is not UTF-8.
+    paths, hidden = list_steadily(folder, lambda: list_sizes(where, base))
+    return [Place(where, path, base) for path in paths if path_inside(path, base) not in hidden]
+
+
+def list_steadily(folder: Place, list_files: Callable[[], T]) -> tuple[T, set[str]]:
+    """Return what a function lists of a folder while no write begins or ends.
+
+    Also return the paths inside it of the files that notes hide from readers.
+    """
+    hidden = read_hidden(folder)
     for _ in range(_TRIES):
-        # PyArrow cannot list a folder that contains a name that is not UTF-8.
-        paths = list(list_sizes(folder.filesystem, base))
-        after = read_notes(folder)
-        if before == after:
+        found, before = list_files(), hidden
+        hidden = read_hidden(folder)
+        if before == hidden:
             break
-        before = after
-    hidden = {name for note in before.values() for name in note.hidden}
-    shown = [path for path in paths if path[len(base) :].lstrip("/") not in hidden]
-    return [Place(folder.filesystem, path, base) for path in shown]
+    return found, hidden
 
 
 _TRIES = 5  # attempts to list a folder while no write begins or ends
+
+
+def path_inside(path: str, folder: str) -> str:
+    """Return the path inside a folder of what was listed there."""
+    return path[len(folder) :].lstrip("/")
+
+
+def read_hidden(folder: Place) -> set[str]:
+    """Return the paths inside a folder of the files that notes hide from its readers."""
+    return {name for note in read_notes(folder).values() for name in note.hidden}
 
 
 def read_notes(folder: Place) -> dict[str, WriteNote]:
@@ -213,9 +233,8 @@ def find_hidden(places: Sequence[Place]) -> list[Place]:
     for place in places:
         root = place.root
         if root is not None and root not in names:
-            notes = read_notes(Place(place.filesystem, root))
-            names[root] = {name for note in notes.values() for name in note.hidden}
-        if root is not None and place.path[len(root) :].lstrip("/") in names[root]:
+            names[root] = read_hidden(Place(place.filesystem, root))
+        if root is not None and path_inside(place.path, root) in names[root]:
             hidden.append(place)
     return hidden
 
@@ -369,6 +388,12 @@ def is_hidden(path: str, base: str) -> bool:
     return any(name[:1] in ("_", ".") for name in path[len(base) :].split("/"))
 
 
+def list_hive_fields(folders: Iterable[str]) -> list[str]:
+    """Return the names of the fields in folders in Hive's form, where they are percent-encoded."""
+    found = (name for folder in folders for name in re.findall(r"(?:^|/)([^/=]+)=", folder))
+    return list(dict.fromkeys(map(unquote, found)))
+
+
 def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
     if partitioning is None:
         return None
@@ -379,9 +404,7 @@ def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
             return partitioning
     if partitioning != "hive":
         raise ValueError('partitioning must be "hive", a pyarrow.dataset.Partitioning or None')
-    names: dict[str, None] = {}
-    for folder in folders:
-        names |= dict.fromkeys(re.findall(r"(?:^|/)([^/=]+)=", folder))
+    names = list_hive_fields(folders)
     if not names:
         return None
     import pyarrow.dataset as ds  # imports pandas where it is installed

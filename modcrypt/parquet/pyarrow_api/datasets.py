@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
@@ -19,16 +19,9 @@ from modcrypt.io.stores import locate
 from modcrypt.parquet.arrow.decoding import row_count_error
 from modcrypt.parquet.arrow.filters import as_filter
 from modcrypt.parquet.arrow.view import open_parquet
-from modcrypt.parquet.crypto.properties import (
-    FileDecryptionProperties,
-    KeySettings,
-    as_decryption,
-    for_dataset,
-    required_seal,
-)
+from modcrypt.parquet.crypto.properties import KeySettings, as_decryption
 from modcrypt.parquet.datasets import dataset_reader
-from modcrypt.parquet.datasets.dataset_reader import Decryption
-from modcrypt.parquet.datasets.discovery import as_arrow, is_dataset
+from modcrypt.parquet.datasets.discovery import discover, is_dataset
 from modcrypt.parquet.pyarrow_api.arguments import (
     add_index_columns,
     is_for_pyarrow,
@@ -37,7 +30,7 @@ from modcrypt.parquet.pyarrow_api.arguments import (
     map_source,
     take_arguments_of,
 )
-from modcrypt.pkmt1.material import STORE_NAME
+from modcrypt.parquet.pyarrow_api.plaintext_views import ViewHandler
 from modcrypt.runtime.fork_safety import cached_property
 
 
@@ -120,14 +113,15 @@ class ParquetDataset:
 
     def read(
         self,
-        columns: Sequence[str] | None = None,
+        columns: Sequence[str] | Mapping[str, pc.Expression] | None = None,
         use_threads: bool = True,
         use_pandas_metadata: bool = False,
     ) -> pa.Table:
         """Read the files as one table.
 
         Args:
-            columns: Names of columns, in the order wanted; None for all.
+            columns: Names of columns or fields of structs, in the order wanted; None for all. Or
+                names with expressions, which need the keys of all columns.
             use_threads: Decode on several threads.
             use_pandas_metadata: Also read the columns of a pandas frame's index.
 
@@ -137,7 +131,9 @@ class ParquetDataset:
         """
         if isinstance(columns, str):
             raise ValueError("columns must be a list of names, not one string")
-        if self._needs_views:
+        if columns is not None and not isinstance(columns, Mapping):
+            columns = list(columns)
+        if self._needs_views or isinstance(columns, Mapping):  # of names to expressions
             return self._read_views(columns, use_threads, use_pandas_metadata)
         fields = own = pa.schema([])
         if use_pandas_metadata or self._is_folder:  # otherwise the footer is read only once
@@ -166,8 +162,7 @@ class ParquetDataset:
             for number, name in enumerate(table.schema.names):
                 if name in fields.names:
                     table = table.set_column(number, name, table[name].dictionary_encode())
-        repeats = columns is not None and len(set(columns)) < len(columns)
-        return table.select(columns) if repeats else table
+        return table if columns in (None, table.column_names) else _select_fields(table, columns)
 
     def read_pandas(self, **kwargs: Any) -> pa.Table:
         """Read with the columns of a pandas frame's index; arguments and errors are as for `read`.
@@ -176,9 +171,7 @@ class ParquetDataset:
         """
         return self.read(use_pandas_metadata=True, **kwargs)
 
-    def _read_views(
-        self, columns: Sequence[str] | None, use_threads: bool, with_index: bool
-    ) -> pa.Table:
+    def _read_views(self, columns: Any, use_threads: bool, with_index: bool) -> pa.Table:
         """Let PyArrow read the files, and check the number of rows if there is no filter."""
         table = self._views.read(columns, use_threads, with_index)
         if self._filters is None:
@@ -252,73 +245,41 @@ class ParquetDataset:
         source: Any = self._source
         if not isinstance(source, str | os.PathLike | list | tuple):
             return pq.ParquetDataset(open_parquet(source, self._decryption), **options)
-        sources = source if isinstance(source, list | tuple) else [source]
-        places = [Place(*locate(path, self._filesystem)) for path in sources]
-        views = pafs.PyFileSystem(_ViewHandler(places[0], self._decryption))
-        paths = [place.path for place in places]
-        return pq.ParquetDataset(paths if sources is source else paths[0], views, **options)
+        if isinstance(source, list | tuple):
+            listed = discover(source, self._filesystem, None)
+            listed.check_files()
+            paths: Any = [file.path for file in listed.files]
+            place = Place(listed.filesystem, paths[0])
+        else:
+            place = Place(*locate(source, self._filesystem))
+            paths = place.path
+        views = pafs.PyFileSystem(ViewHandler(place, self._decryption))
+        return pq.ParquetDataset(paths, views, **options)
 
 
-class _ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ships no types
-    """Names and folders are those of the target file system; files are opened as views."""
-
-    def __init__(self, folder: Place, decryption: Decryption) -> None:
-        self._folder, self._decryption = folder, decryption
-        self._target = as_arrow(folder.filesystem)
-
-    def get_type_name(self) -> str:
-        return "modcrypt"
-
-    def normalize_path(self, path: str) -> str:
-        return str(self._target.normalize_path(path))
-
-    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        return [_drop_size(info) for info in self._target.get_file_info(paths)]
-
-    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        """List a folder without key material, which PyArrow would read as data.
-
-        Raise IntegrityError if files are missing that a required seal names.
-        """
-        infos = self._target.get_file_info(selector)
-        if selector.recursive:
-            self._check_complete(selector.base_dir, infos)
-        return [_drop_size(info) for info in infos if not STORE_NAME.fullmatch(info.base_name)]
-
-    def _check_complete(self, base: str, infos: list[pafs.FileInfo]) -> None:
-        folder = Place(self._folder.filesystem, base)
-        places = [Place(folder.filesystem, info.path) for info in infos if info.is_file]
-        if callable(self._decryption) and not places:
-            return
-        seal = required_seal(self._find_properties(places[0].path if places else base))
-        if seal is not None:
-            seal.check_complete(folder, [str(place.inside(folder)) for place in places])
-
-    def _find_properties(self, path: str) -> FileDecryptionProperties:
-        given = self._decryption
-        return for_dataset(given(path) if callable(given) else given, self._folder)
-
-    def open_input_file(self, path: str) -> pa.PythonFile:
-        properties = self._find_properties(path)
-        view = open_parquet(path, properties, filesystem=self._folder.filesystem)
-        return pa.PythonFile(view, mode="r")
-
-    open_input_stream = open_input_file
-
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise OSError(
-            errno.EROFS,
-            "Read-only: a ParquetDataset shows files as plaintext; use write_to_dataset, or the "
-            "fsspec file system modcrypt",
-        )
-
-    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
-    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
+def _select_fields(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return columns as PyArrow's datasets do: fields of structs by themselves."""
+    # Columns without a key may be left out.
+    found = [found for name in names if (found := _find_field(table, name)) is not None]
+    schema = pa.schema([field for field, _ in found], table.schema.metadata)
+    return pa.Table.from_arrays([values for _, values in found], schema=schema)
 
 
-def _drop_size(info: pafs.FileInfo) -> pafs.FileInfo:
-    """Return the description without the size, as that of the plaintext differs."""
-    return pafs.FileInfo(info.path, info.type, mtime_ns=info.mtime_ns)
+def _find_field(table: pa.Table, name: str) -> tuple[pa.Field, pa.ChunkedArray] | None:
+    """Return a column, or a field of structs in it; for what is in a list, the column."""
+    top = name
+    while top and top not in table.column_names:
+        top = top.rpartition(".")[0]
+    if top not in table.column_names:
+        return None
+    field, values = table.schema.field(top), table[top]
+    for inner in name[len(top) + 1 :].split(".") if top != name else ():
+        if not pa.types.is_struct(values.type):
+            return table.schema.field(top), table[top]
+        if values.type.get_field_index(inner) < 0:
+            return None
+        field, values = values.type.field(inner), pc.struct_field(values, inner)
+    return field, values
 
 
 @take_arguments_of(pq.read_table)

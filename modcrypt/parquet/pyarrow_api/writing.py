@@ -208,6 +208,8 @@ def write_to_dataset(
     if isinstance(partitioning, list | tuple):  # names of columns
         fields = [table.schema.field(name) for name in partitioning]
         partitioning = ds.partitioning(pa.schema(fields), flavor=flavor)
+    elif flavor is not None:
+        raise ValueError("partitioning_flavor needs names of columns in partitioning; remove it")
     where, filesystem = map_source(root_path), map_filesystem(filesystem, root_path)
     paths = write_dataset(
         table if schema is None else table.cast(schema),

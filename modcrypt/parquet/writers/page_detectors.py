@@ -170,7 +170,7 @@ def _unpack(view: PlainView, chunk: Chunk, page: ViewedPage) -> bytes:
     codec = _CODECS.get(chunk.metadata.codec)
     if v2 is not None and v2.is_compressed is False:
         codec = None
-    if size > MAX_INFLATED or (
+    if not levels <= size <= MAX_INFLATED or (
         chunk.metadata.codec != _UNCOMPRESSED and codec is None and v2 is None
     ):
         return b""

@@ -11,7 +11,6 @@ identifies it without a key, and a task that finds another version fails.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,7 +36,13 @@ from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.arrow.scanning.scan_session import Request
 from modcrypt.parquet.arrow.scanning.small_files import SMALL_FILE, SmallFiles
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties
-from modcrypt.parquet.datasets.discovery import as_arrow, discover, is_dataset, parse_partition
+from modcrypt.parquet.datasets.discovery import (
+    as_arrow,
+    discover,
+    is_dataset,
+    list_hive_fields,
+    parse_partition,
+)
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.runtime.tracebacks import shorten_errors
 from modcrypt.spark.source.arrow_types import check_types, conform, to_spark_arrow_schema
@@ -147,9 +152,6 @@ def _list_files_at(
         yield TableFile(Place(dataset.filesystem, file).full_name, size, values[below[file]])
 
 
-_HIVE = r"(?:^|/)([^/=]+)="
-
-
 def parse_folder_values(names: Iterable[str], schema: StructType) -> dict[str, dict[str, Any]]:
     """Return the values that the folder names of each file state, in the types of the schema.
 
@@ -157,8 +159,7 @@ def parse_folder_values(names: Iterable[str], schema: StructType) -> dict[str, d
     not UTF-8, or a value is not of its type.
     """
     names, types = list(names), {f.name: f.type for f in to_spark_arrow_schema(schema)}
-    folders = {os.path.dirname(name) for name in names}
-    keys = {key for folder in folders for key in re.findall(_HIVE, folder)}
+    keys = list_hive_fields({os.path.dirname(name) for name in names})
     fields = [(key, types.get(key, pa.string())) for key in sorted(keys)]
     scheme = ds.partitioning(pa.schema(fields), flavor="hive")
     return {name: ds.get_partition_keys(parse_partition(scheme, name)) for name in names}

@@ -30,6 +30,7 @@ from tests.support.tables import small_table, write_plain
         ({"column_keys": {"id": b"short"}}, ValueError, "key of id"),
         ({"column_keys": [("id", COLUMN_KEY)]}, TypeError, "column_keys must map names to keys"),
         ({"column_keys": {("address", "zip"): COLUMN_KEY}}, TypeError, "names must be str"),
+        ({"plaintext_columns": {"id": True}}, TypeError, "must be a list of names, not dict"),
         ({"plaintext_columns": "id"}, ValueError, "plaintext_columns takes several names"),
         ({"plaintext_columns": b"id"}, ValueError, "plaintext_columns takes several names"),
         (

@@ -155,6 +155,12 @@ def test_a_part_that_is_there_twice_is_named(tmp_path: Path, how: dict[str, Any]
             parts_of(folder, expected_parts=expected)
 
 
+def test_a_file_that_is_listed_twice_is_named(tmp_path: Path, how: dict[str, Any]) -> None:
+    files = sorted(dataset(tmp_path, 2, how).iterdir())
+    with pytest.raises(mc.errors.AadPrefixError, match=r"occurs 2 times"):
+        parts_of([*files, files[0]], expected_parts=2)
+
+
 @each_case("foreign", [
     part_of(1, b"other.part1"),
     part_of(1, b"other.part1", store_aad_prefix=False),

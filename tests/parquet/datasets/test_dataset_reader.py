@@ -122,6 +122,12 @@ def test_hive_partitions_read_as_pyarrow_reads_them(folders: Folders, how: dict[
     countries(folders).check(**how)
 
 
+def test_names_of_fields_are_encoded_too(folders: Folders) -> None:
+    folders.put("home%20country=NO/a.parquet", rows(0, 5))
+    folders.put("home%20country=SE/a.parquet", rows(5, 9))
+    assert folders.check(filters=f("home country") == "SE").num_rows == 4
+
+
 HIVE = ds.partitioning(pa.schema([("country", pa.string()), ("year", pa.int64())]), flavor="hive")
 
 

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import io
+import json
 import pickle
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet
@@ -22,6 +25,7 @@ import pytest
 
 import modcrypt as mc
 import modcrypt.parquet as pq
+from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.runtime.lazy_names import public_names
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 from tests.support.kms.memory_kms import MemoryKms
@@ -303,6 +307,8 @@ def test_writing_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         pq.write_to_dataset(TABLE, tmp_path / "b", metadata_collector=[], **keys)
     with pytest.raises(ValueError, match="not both"):
         pq.write_to_dataset(TABLE, tmp_path / "b", ["year"], partitioning=["id"], **keys)
+    with pytest.raises(ValueError, match="partitioning_flavor needs names"):
+        pq.write_to_dataset(TABLE, tmp_path / "b", ["year"], partitioning_flavor="hive", **keys)
     with pytest.raises(ValueError, match="file-like"):
         pq.write_table(TABLE, io.BytesIO(), filesystem=pafs.LocalFileSystem(), **keys)
     assert list(tmp_path.iterdir()) == []
@@ -397,6 +403,54 @@ def test_a_folder_is_read_without_the_keys_of_other_columns(folder: Path) -> Non
         decryption_properties=lambda path: FOOTER_ONLY,
     )
     assert table["id"].to_pylist() == [2, 3]
+
+
+@pytest.mark.parametrize("columns", [
+    ["s.x"], ["id", "s.in.y", "s"], ["l", "s.x", "s.x"], ["a.b", "s.in"],
+    {"id": pc.field("id") * 2, "y": pc.field("s", "in", "y")},
+], ids=str)  # fmt: skip
+def test_columns_are_those_of_pyarrow(tmp_path: Path, columns: Any) -> None:
+    """Fields of structs come by themselves, and expressions are evaluated."""
+    structs = [{"x": 1, "in": {"y": "a"}}, {"x": None, "in": None}, None]
+    table = pa.table({"id": [1, 2, 3], "s": structs, "l": [[{"q": 1}]] * 3, "a.b": [4, 5, 6]})
+    key = pq.FileEncryptionProperties(footer_key=FOOTER_KEY)
+    pq.write_table(table, tmp_path / "plain.parquet")
+    pq.write_table(table, tmp_path / "encrypted.parquet", encryption_properties=key)
+    wanted = pq.read_table(tmp_path / "plain.parquet", columns=columns)
+    found = pq.read_table(tmp_path / "encrypted.parquet", columns=columns, **KEYS)
+    assert found.schema.equals(wanted.schema, check_metadata=True)
+    assert [column.to_pylist() for column in found] == [column.to_pylist() for column in wanted]
+
+
+def test_fields_without_a_key_are_left_out(tmp_path: Path) -> None:
+    table = pa.table({"id": [1], "s": [{"x": 1, "y": 2}], "name": ["Ada"]})
+    keys = pq.FileEncryptionProperties(footer_key=FOOTER_KEY, column_keys={"s.x": COLUMN_KEY})
+    pq.write_table(table, tmp_path / "a.parquet", encryption_properties=keys)
+    lenient = pq.FileDecryptionProperties(footer_key=FOOTER_KEY, on_missing_key="drop")
+    columns = ["s.x", "s.y", "id"]
+    found = pq.read_table(tmp_path / "a.parquet", columns=columns, decryption_properties=lenient)
+    assert found.to_pydict() == {"y": [2], "id": [1]}
+
+
+def test_files_of_an_incomplete_write_are_hidden(folder: Path) -> None:
+    pq.write_to_dataset(TABLE, folder, ["year"], encryption_properties=ENCRYPTION)
+    files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*.parquet"))]
+    hidden = files[::2]
+    (folder / NOTES).mkdir()
+    note = {"host": "h", "time": 0, "hidden": hidden}
+    (folder / NOTES / "job.json").write_text(json.dumps(note))
+    for options in ({}, {"schema": TABLE.schema}, {"ignore_prefixes": ["x"]}):
+        dataset = pq.ParquetDataset(folder, **options, **KEYS)
+        assert len(dataset.files) == len(files) - len(hidden)
+        assert dataset.read().num_rows == sum(f.count_rows() for f in dataset.fragments)
+    found = fsspec.filesystem("modcrypt", decryption=DECRYPTION).find(str(folder))
+    assert sorted(found) == sorted(dataset.files)
+
+
+@pytest.mark.parametrize("options", [{}, {"schema": TABLE.schema}], ids=str)
+def test_an_empty_list_of_files_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the list is empty"):
+        pq.ParquetDataset([], **options, **KEYS).read()
 
 
 def test_the_schema_of_the_caller_counts(folder: Path, file: Path) -> None:

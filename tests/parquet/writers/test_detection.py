@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import modcrypt as mc
 from modcrypt.io.sources import open_source
+from modcrypt.parquet.format.idl import decode, encode
 from modcrypt.parquet.verify.encrypted_quirks import DETECTORS, find_encrypted_quirks
 from modcrypt.parquet.writers.detection import DEPTHS, find_quirks
 from modcrypt.parquet.writers.plain_view import PlainView
@@ -134,6 +136,20 @@ def test_a_damaged_file_gives_findings_or_an_error(cut: int) -> None:
             find(bytes(data))
         except mc.errors.ModcryptError:
             continue
+
+
+def test_levels_longer_than_their_page_are_not_decompressed() -> None:
+    out, numbers = io.BytesIO(), pa.table({"n": pa.array([1000] * 40 + [7] * 41, pa.int32())})
+    pq.write_table(
+        numbers, out, compression="gzip", data_page_version="2.0", use_dictionary=False,
+        column_encoding={"n": "DELTA_BINARY_PACKED"}, write_statistics=False,
+    )  # fmt: skip
+    data = out.getvalue()
+    header, size = decode("PageHeader", data[4:])
+    v2, header.uncompressed_page_size = header.data_page_header_v2, 64
+    v2.definition_levels_byte_length = v2.repetition_levels_byte_length = 63
+    assert len(changed := encode(header)) == size
+    assert find(data[:4] + changed + data[4 + size :]) == ()
 
 
 # --- inspection and verification -----------------------------------------------------------------
