@@ -165,9 +165,8 @@ def only_folder(folders: Sequence[Folder]) -> str | None:
 def find_named_files(folders: Sequence[Folder], glob: str | None = None) -> list[File]:
     """Return the files of folders and single files, each once; `glob` is as in `list_tables`.
 
-    Raises:
-        FileNotFoundError: A folder or file does not exist.
-        ValueError: A folder has no matching files.
+    Raise FileNotFoundError if a folder or file does not exist; and ValueError if a folder has no
+    matching files.
     """
     listed = (file for folder in folders for file in list_tables([folder], glob=glob))
     return list({file.place.full_name: file for file in listed}.values())

@@ -70,10 +70,8 @@ class ErasedFiles:
     def find_erased(self, places: Iterable[Place]) -> set[str]:
         """Return the paths of those files that are erased; log a warning with their number.
 
-        Only files that a statement names are opened.
-
-        Raises:
-            KeyNotFoundError: A file is erased, and `on_erased` is "raise".
+        Only files that a statement names are opened. Raise KeyNotFoundError if a file is erased,
+        and `on_erased` is "raise".
         """
         erasures = self.policies.dataset.erasures
         if not erasures.statements:

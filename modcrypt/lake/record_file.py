@@ -86,8 +86,7 @@ def encode_line(given: Mapping[str, Any], signing_key: SigningKey | None = None)
 def find_signer(given: Mapping[str, Any], keys: Collection[VerifyingKey]) -> VerifyingKey | None:
     """Return which of some keys signed the members of a line; None if none of them did.
 
-    Raises:
-        ValueError: The signature is not valid base64.
+    Raise ValueError if the signature is not valid base64.
     """
     if "signature" not in given:
         return None

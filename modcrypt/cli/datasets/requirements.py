@@ -64,8 +64,7 @@ def _choose_passphrase(declared: Declared, kms: str, given: str | None) -> str |
 def declared_members(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the declared values of the running command's dataset; empty for other files.
 
-    Raises:
-        click.UsageError: As `declared_settings`.
+    Raise click.UsageError as `declared_settings`.
     """
     declared = find_declared(None)
     if declared is None:

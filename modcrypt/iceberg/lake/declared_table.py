@@ -175,9 +175,8 @@ def _list_tables(
 ) -> tuple[list[str], dict[tuple[str, ...], Exception]]:
     """Return the names of the tables of a namespace, as datasets, and errors about inner ones.
 
-    Raises:
-        OSError: The catalog cannot be listed.
-        ValueError: It cannot be opened, or has no such namespace or no tables in it.
+    Raise OSError if the catalog cannot be listed; and ValueError if it cannot be opened, or has no
+    such namespace or no tables in it.
     """
     from modcrypt.iceberg.tables.catalogs import format_identifier, list_tables, parse_identifier
 

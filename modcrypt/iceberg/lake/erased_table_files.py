@@ -171,8 +171,7 @@ class ErasedTableFiles:
 def read_without_erased(erased: ErasedTableFiles, on_erased: OnErased = "skip") -> LeftOut:
     """Return the table to read without its erased files.
 
-    Raises:
-        ValueError: `on_erased` is neither "skip" nor "raise".
+    Raise ValueError if `on_erased` is neither "skip" nor "raise".
     """
     if on_erased not in ("skip", "raise"):
         raise ValueError('on_erased must be "skip" or "raise"')

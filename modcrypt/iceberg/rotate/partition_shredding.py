@@ -158,9 +158,8 @@ class _Plan:
     def _count_files(self, table: IcebergTable, keks: frozenset[str]) -> int:
         """Return the number of the partition's files in all snapshots.
 
-        Raises:
-            ValueError: A key of one does not depend on the partition.
-            KeyMaterialError: A KEK of the partition has the key of another partition's file.
+        Raise ValueError if a key of one does not depend on the partition, and KeyMaterialError if a
+        KEK of the partition has the key of another partition's file.
         """
         known = table.resolver.keks(table.metadata)
         files: set[str] = set()

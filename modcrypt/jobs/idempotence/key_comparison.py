@@ -255,8 +255,7 @@ class ExternalMaterial:
     def find(self, reference: KeyReference) -> KeyMaterial:
         """Return the material of a key.
 
-        Raises:
-            ModcryptError: The material cannot be read, or lacks the key.
+        Raise ModcryptError if the material cannot be read, or lacks the key.
         """
         if self._store is None:
             self._store = read_store(self._place)

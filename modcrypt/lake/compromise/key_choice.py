@@ -131,10 +131,8 @@ def check_writing(
 ) -> None:  # fmt: skip
     """Check that a declaration names no compromised key for new files.
 
-    `find_newest` returns the version with which a master key wraps; None if it is unknown.
-
-    Raises:
-        ValueError: It names one, and the key has no newer version that is not compromised.
+    `find_newest` returns the version with which a master key wraps; None if it is unknown. Raise
+    ValueError if it names one, and the key has no newer version that is not compromised.
     """
     for dataset in datasets:
         for template in dataset.key_templates:
@@ -180,10 +178,8 @@ class KeyTrial:
     def wrap_with(self, key: str, aad: str = "", known: Iterable[str] = ()) -> str | None:
         """Wrap a key that is thrown away; return the version that wraps, None if unknown.
 
-        `known` are ids that a misspelt one is compared with.
-
-        Raises:
-            KeyRetrievalError: The key service has no such master key, refuses, or is unavailable.
+        `known` are ids that a misspelt one is compared with. Raise KeyRetrievalError if the key
+        service has no such master key, refuses, or is unavailable.
         """
         if (key, aad) not in self._versions:
             try:

@@ -77,8 +77,7 @@ class ColumnRule:
 def make_rule(given: Any) -> ColumnRule:
     """Return the rule for a value of the declaration.
 
-    Raises:
-        ValueError: The value is neither a name or pattern, nor a table of field metadata.
+    Raise ValueError if the value is neither a name or pattern, nor a table of field metadata.
     """
     if isinstance(given, str) and given:
         return ColumnRule(given)

@@ -45,10 +45,8 @@ def _link_record(path: Path, before: EvidenceEvent | None) -> LinkedRecord:
 def list_altered(folder: Path, claims: Iterable[LinkedRecord]) -> Iterator[LinkedRecord]:
     """Yield the claims about records that no longer begin with the bytes that they name.
 
-    Each record is read once, whatever their number; claims about fewer bytes come first.
-
-    Raises:
-        OSError: A record cannot be read.
+    Each record is read once, whatever their number; claims about fewer bytes come first. Raise
+    OSError if a record cannot be read.
     """
     ordered = sorted(claims, key=lambda claim: (claim.name, claim.bytes))
     for name in dict.fromkeys(claim.name for claim in ordered):

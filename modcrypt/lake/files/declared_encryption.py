@@ -52,9 +52,8 @@ class DeclaredEncryption:
     ) -> KeyedEncryption:  # fmt: skip
         """Return the encryption of a file that is converted, with the columns of its source.
 
-        Raises:
-            ValueError: The target is outside the dataset, or as `DatasetPolicies.policy`.
-            ModcryptError, OSError: The columns cannot be read.
+        Raise ValueError if the target is outside the dataset, or as `DatasetPolicies.policy`; and
+        ModcryptError or OSError if the columns cannot be read.
         """
         if not self.policies.dataset.needs_columns:
             return self._of_columns(target, None)

@@ -84,8 +84,7 @@ class DeclaredKeys:
     ) -> FileDecryptionProperties:
         """Return the declared properties of a file, with what the caller demands in addition.
 
-        Raises:
-            ValueError: As `DatasetPolicies.reading`, or the file is outside the dataset.
+        Raise ValueError as `DatasetPolicies.reading`, or the file is outside the dataset.
         """
         place = require_place(source.place)
         declared = replace(

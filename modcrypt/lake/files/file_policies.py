@@ -146,11 +146,8 @@ class DatasetPolicies:
     def policy(self, path: str, columns: FileColumns | None) -> Policy:
         """Return the policy of a file, given its path inside the dataset and its columns.
 
-        Without columns, the policy has only the rules that name columns.
-
-        Raises:
-            ValueError: A partition value is missing or may not be used, or rules contradict each
-                other.
+        Without columns, the policy has only the rules that name columns. Raise ValueError if a
+        partition value is missing or may not be used, or rules contradict each other.
         """
         values = self._values_of(path)
         key = tuple(values.items()), columns if self.dataset.needs_columns else None
@@ -200,8 +197,7 @@ class DatasetPolicies:
     def writing(self, policy: Policy) -> KeyedEncryption:
         """Return `encryption(policy)`, for files that readers of the dataset must accept.
 
-        Raises:
-            ValueError: As `check_signing_key`, or the policy names a compromised master key.
+        Raise ValueError as `check_signing_key`, or the policy names a compromised master key.
         """
         self.check_signing_key()
         for key in {policy.footer_key, *policy.column_keys}.intersection(self.dataset.compromised):
@@ -314,8 +310,7 @@ class DatasetPolicies:
     ) -> Comparison:  # fmt: skip
         """Compare a file with the declaration, which gives it an AAD prefix.
 
-        Raises:
-            ValueError: As `policy`.
+        Raise ValueError as `policy`.
         """
         keys, previous = self.new_keys(self.policy(path, columns)), self.dataset.previous
         why = keys.compare_facts(footer, prefix, facts)
@@ -363,9 +358,5 @@ def is_encrypted(source: Source) -> bool:
 
 
 def read_plain_columns(source: Source) -> FileColumns:
-    """Return the columns of a plaintext file.
-
-    Raises:
-        ModcryptError: As `read_plain`.
-    """
+    """Return the columns of a plaintext file; raise ModcryptError as `read_plain`."""
     return read_columns(read_plain(source))

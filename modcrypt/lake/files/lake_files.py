@@ -132,10 +132,8 @@ class LakeFiles:
     def list_waiting(self) -> Iterator[tuple[LakeFile, bool]]:
         """Yield the files of the source folder whose encrypted copy is missing or older.
 
-        With each, yield whether it has changed since it was encrypted.
-
-        Raises:
-            FileNotFoundError, OSError: As iterating.
+        With each, yield whether it has changed since it was encrypted. Raise FileNotFoundError or
+        OSError as iterating.
         """
         if self.source is None:
             return
