@@ -276,7 +276,6 @@ def list_dataset(
         seal: Seal that the caller requires: files that it names and that are missing are findings,
             even if nothing else is left of a folder.
         glob: Pattern that the paths of files inside their folder must match; None for all.
-        filesystem: File system that contains the paths.
 
     Raises:
         FileNotFoundError: A folder or file does not exist, and the seal names nothing in it.

@@ -43,12 +43,7 @@ def judge_state(state: FileState, erasures: Erasures) -> FileState:
 
 @dataclass(frozen=True)
 class ErasedFiles:
-    """The erased files and columns of a dataset, which its readers leave out.
-
-    Args:
-        policies: Policies of the files.
-        on_erased: Treatment of erased files and columns.
-    """
+    """The erased files and columns of a dataset, which its readers leave out."""
 
     policies: DatasetPolicies
     on_erased: OnErased = "skip"

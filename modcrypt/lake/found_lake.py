@@ -45,7 +45,6 @@ class FoundLake:
     """A declaration that a command found, or that its arguments name.
 
     Attributes:
-        path: Path of the declaration.
         declaration: The declaration; None if it cannot be read or has mistakes.
         refusal: Why it decides about nothing; None if it may.
     """
@@ -196,8 +195,6 @@ class FoundLake:
 
         Args:
             parts: Paths inside each dataset, by its name, as in `Shredding`.
-            signing_key: Key that signs the records.
-            shredding: Further arguments of `Shredding`.
 
         Yields:
             A function that takes the exit code and the numbers of files by result.
@@ -260,7 +257,6 @@ def read_lake(path: Path, *, found: bool) -> FoundLake:
     This keeps the rules of `open_declaration`: only what the user named or trusted decides.
 
     Args:
-        path: Path of the declaration.
         found: Whether nobody named it.
     """
     try:

@@ -30,7 +30,6 @@ class LakeReference(Settings):
     """Settings of a dataset of a lake: the declaration decides about each file.
 
     Attributes:
-        dataset: Declaration of the dataset.
         digest: Digest of the declaration of the lake.
     """
 

@@ -37,12 +37,8 @@ def append_lines(
     """Add lines to a record, which appears as a whole or not at all, also beside other processes.
 
     Args:
-        path: Path of the record.
         lines: The lines, each with its end; or a function that returns them, given the record,
             which no other process changes meanwhile.
-        limit: Size limit of the record in bytes.
-        most: Largest number of lines; None for any.
-        mode: Mode of the file.
 
     Raises:
         KeyMaterialError: The record would exceed a limit.

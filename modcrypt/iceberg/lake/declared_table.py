@@ -28,8 +28,6 @@ class DeclaredTable:
     """An Iceberg table of a lake. Reading refuses a table that is not under a declared master key.
 
     Args:
-        dataset: Declaration of the table.
-        client: Client of the lake's key service.
         audit: Path of a file to which uses of keys are appended; None for none.
         signing_key: Key that seals what is committed, if the declaration names writers.
     """
@@ -98,7 +96,6 @@ class DeclaredTable:
             on_erased: Treatment of files whose erasure is declared, and whose keys are gone:
                 `"skip"` leaves them out with a warning in the log; `"raise"` raises
                 KeyNotFoundError.
-            options: Arguments of `IcebergTable.scan`.
 
         Raises:
             ModcryptError: As `open`, or a file of the table is not authentic.

@@ -45,13 +45,7 @@ Key: TypeAlias = tuple[str, bool]
 
 @dataclass(frozen=True)
 class ErasedTableFiles:
-    """The erased files of one version of a table.
-
-    Args:
-        declared: Declaration of the table.
-        table: The version.
-        ages: Ages of the master keys of the key service.
-    """
+    """The erased files of one version of a table."""
 
     declared: TableDeclaration
     table: IcebergTable
@@ -180,12 +174,7 @@ def read_without_erased(erased: ErasedTableFiles, on_erased: OnErased = "skip") 
 
 @dataclass
 class LeftOut:
-    """A reading of a table without its erased files.
-
-    Args:
-        erased: The erased files.
-        on_erased: Treatment of erased files.
-    """
+    """A reading of a table without its erased files."""
 
     erased: ErasedTableFiles
     on_erased: OnErased

@@ -89,7 +89,6 @@ def check_known(
     """Check that keys exist, so that a misspelt one is not taken for one that opens nothing.
 
     Args:
-        choices: The keys.
         masters: Master keys that the key service lists, by id; empty if it lists none.
         others: Further ids that are known, such as those of keys that were destroyed.
         list_uses: Function that returns the keys of all files; it is called if the others do not
@@ -165,11 +164,7 @@ def _advise(choice: KeyChoice, newest: str | None) -> str:
 
 
 class KeyTrial:
-    """Wraps on trial: the first with a master key shows whether it exists and may be used.
-
-    Args:
-        client: Client of the key service.
-    """
+    """Wraps on trial: the first with a master key shows whether it exists and may be used."""
 
     def __init__(self, client: KmsClient) -> None:
         self._client = client

@@ -20,12 +20,7 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileColumns:
-    """The columns of a file; two objects are never equal.
-
-    Attributes:
-        leaves: Paths of the leaf columns.
-        metadata: Metadata of fields, by their paths.
-    """
+    """The columns of a file; two objects are never equal."""
 
     leaves: tuple[Path, ...]
     metadata: Mapping[Path, Mapping[str, str]]

@@ -57,7 +57,6 @@ class EvidenceLine:
     """A line, and its place in the chain.
 
     Attributes:
-        event: What it states.
         previous: SHA-256 of the line before, in hex.
         members: All members as JSON values, among them a signature if it has one.
     """

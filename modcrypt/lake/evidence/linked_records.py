@@ -18,7 +18,6 @@ def link_records(declaration: str, before: EvidenceEvent | None) -> tuple[Linked
     """Return the records beside a declaration as they are now, those that exist.
 
     Args:
-        declaration: Path of the declaration.
         before: The event before; None if there is none, so that no line counts as added.
 
     Raises:

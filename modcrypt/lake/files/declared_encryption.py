@@ -22,11 +22,7 @@ from modcrypt.parquet.rewrite.changes import Change
 
 @dataclass(frozen=True)
 class DeclaredEncryption:
-    """The encryption of each file of a dataset as declared, by its path and its columns.
-
-    Args:
-        policies: Policies of the files.
-    """
+    """The encryption of each file of a dataset as declared, by its path and its columns."""
 
     policies: DatasetPolicies
 

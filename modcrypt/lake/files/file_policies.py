@@ -60,10 +60,7 @@ class DatasetPolicies:
     """The policies of the files of a dataset.
 
     Args:
-        dataset: Declaration of the dataset.
-        client: Client of the lake's key service.
         audit: Path of a file to which uses of keys are appended; None for none.
-        signing_key: Key that signs new files; None for none.
     """
 
     dataset: DatasetDeclaration
@@ -242,7 +239,6 @@ class DatasetPolicies:
         """Return the properties that open a file exactly as declared, given its columns.
 
         Args:
-            path: Path of the file inside the dataset.
             columns: Columns of the file; None if no rule depends on them, or to open the footer.
             further: Ids of further master keys to accept; by default the previous ones.
 
@@ -278,10 +274,8 @@ class DatasetPolicies:
         A declared writer must have signed it.
 
         Args:
-            place: Place of the file.
             aad_prefix: Template of the AAD prefix, empty for files without one; None for the
                 declared one.
-            master_key_ids: Further master keys to accept.
         """
         path = self.path_of(place)
         key = self.group_of(path), aad_prefix, frozenset(master_key_ids)

@@ -55,7 +55,6 @@ class LakeFiles:
     """The files of a dataset and of its source folder. Each iteration lists them again.
 
     Args:
-        root: Folder or file of the dataset.
         include: Pattern that the paths of its files match; None for all visible files.
         source: Folder whose plaintext files are encrypted into the dataset; None for none.
         parts: Paths inside the dataset of the files and folders to list; none for all.
