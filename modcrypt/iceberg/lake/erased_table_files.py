@@ -22,7 +22,7 @@ from modcrypt.iceberg.keys.key_policies import KEKS_SINCE, KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import encrypting_key
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.read.inventory import Keys, known_encrypting_key, take_inventory
-from modcrypt.iceberg.read.vouched_versions import metadata_files
+from modcrypt.iceberg.read.table_version import metadata_files
 from modcrypt.iceberg.rotate.rotation_report import older_versions
 from modcrypt.iceberg.verify.key_checks import master_key_version
 from modcrypt.lake.declarations.declaration import TableDeclaration

@@ -25,7 +25,7 @@ from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.keys.key_policies import partition_scope
 from modcrypt.iceberg.keys.key_resolver import encrypting_key
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.read.vouched_versions import metadata_files
+from modcrypt.iceberg.read.table_version import metadata_files
 from modcrypt.iceberg.rotate.expiry import expire_history, uses_store
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit, latest
