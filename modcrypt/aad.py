@@ -28,8 +28,7 @@ MAX_BLOCK_INDEX: Final = 2**31 - 1
 def ordinal_bytes(ordinal: int) -> bytes:
     """Encode an ordinal for the AAD: int16, little-endian (PME 4.4.2).
 
-    Raises:
-        LimitError: The ordinal is not in 0..32767.
+    Raise LimitError if the ordinal is not in 0..32767.
     """
     if not 0 <= ordinal <= MAX_ORDINAL:
         raise LimitError(
@@ -47,11 +46,8 @@ _DATA_PAGE_HEADER: Final = bytes((ModuleType.DATA_PAGE_HEADER,))
 def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
     """Return the AAD of a module (PME 4.4.2).
 
-    The file AAD is the AAD prefix followed by the file-unique bytes.
-
-    Raises:
-        ValueError: An ordinal is missing, or the type does not use it.
-        LimitError: An ordinal is not in 0..32767.
+    The file AAD is the AAD prefix followed by the file-unique bytes. Raise ValueError if an ordinal
+    is missing, or the type does not use it; and LimitError if an ordinal is not in 0..32767.
     """
     in_chunk = module.type is not ModuleType.FOOTER
     given = (module.row_group is not None, module.column is not None, module.page is not None)
@@ -64,10 +60,8 @@ def module_aad(file_aad: bytes, module: ModuleId) -> bytes:
 def aad_of_type(file_aad: bytes, type_number: int, *ordinals: int) -> bytes:
     """Return the AAD of a module whose type number or ordinals may differ from PME's.
 
-    Some other writers number the module types differently.
-
-    Raises:
-        LimitError: An ordinal is not in 0..32767.
+    Some other writers number the module types differently. Raise LimitError if an ordinal is not in
+    0..32767.
     """
     return file_aad + bytes((type_number,)) + b"".join(map(ordinal_bytes, ordinals))
 
@@ -75,10 +69,8 @@ def aad_of_type(file_aad: bytes, type_number: int, *ordinals: int) -> bytes:
 class ChunkAads:
     """The AADs of one column chunk's modules (PME 4.4.2).
 
-    The file AAD is the AAD prefix followed by the file-unique bytes.
-
-    Raises:
-        LimitError: An ordinal is not in 0..32767.
+    The file AAD is the AAD prefix followed by the file-unique bytes. Raise LimitError if an ordinal
+    is not in 0..32767.
     """
 
     __slots__ = ("_data", "_data_header", "_file", "_place")
@@ -96,8 +88,7 @@ class ChunkAads:
     def of_page(self, ordinal: int) -> tuple[bytes, bytes]:
         """Return the AADs of a data page's header and body.
 
-        Raises:
-            LimitError: The ordinal is not in 0..32767.
+        Raise LimitError if the ordinal is not in 0..32767.
         """
         page = ordinal_bytes(ordinal)
         return self._data_header + page, self._data + page
@@ -106,8 +97,7 @@ class ChunkAads:
 def block_aad(aad_prefix: bytes, index: int) -> bytes:
     """Return the AAD of a block (AGS1 "Additional Authenticated Data").
 
-    Raises:
-        LimitError: The index is not in 0..2**31 - 1.
+    Raise LimitError if the index is not in 0..2**31 - 1.
     """
     if not 0 <= index <= MAX_BLOCK_INDEX:
         raise LimitError(

@@ -117,8 +117,7 @@ class ModuleCipher(ABC):
     def count_encryptions(self, number: int) -> None:
         """Count encryptions before they happen.
 
-        Raises:
-            KeyExhaustedError: The key would exceed 2**32 encryptions.
+        Raise KeyExhaustedError if the key would exceed 2**32 encryptions.
         """
         if self._counter is None:  # made by the first encryption: decrypting needs no counter
             self._counter = invocation_counter(self._key)
@@ -129,10 +128,8 @@ class ModuleCipher(ABC):
     ) -> i64:
         """Write the module of `plaintext` (`size` bytes) at `out[at:]`; return its end.
 
-        `slack` bytes after the module may be overwritten.
-
-        Raises:
-            KeyExhaustedError: The key has encrypted 2**32 modules.
+        `slack` bytes after the module may be overwritten. Raise KeyExhaustedError if the key has
+        encrypted 2**32 modules.
         """
         self.count_encryptions(1)
         return self._write(urandom(NONCE_SIZE), out, at, plaintext, size, aad)
@@ -141,8 +138,7 @@ class ModuleCipher(ABC):
     def decrypt_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
         """Decrypt a module into `out`, which has the size of the plaintext and of the slack.
 
-        Raises:
-            TagError: The tag does not match; `out` is zeroed.
+        Raise TagError if the tag does not match; `out` is zeroed.
         """
 
     @abstractmethod
@@ -159,10 +155,8 @@ def encrypt_page_into(
 ) -> i64:  # fmt: skip
     """Write the two modules of a page, its header and its body, at `out[at:]`; return their end.
 
-    Both ciphers have the same key. One request to the operating system yields both nonces.
-
-    Raises:
-        KeyExhaustedError: The key would exceed 2**32 encryptions.
+    Both ciphers have the same key. One request to the operating system yields both nonces. Raise
+    KeyExhaustedError if the key would exceed 2**32 encryptions.
     """
     header_cipher.count_encryptions(2)
     nonces = urandom(2 * NONCE_SIZE)
@@ -193,8 +187,7 @@ class GcmCipher(ModuleCipher):
     def encrypt(self, plaintext: bytes, aad: bytes) -> bytes:
         """Return the module of `plaintext` with its framing.
 
-        Raises:
-            KeyExhaustedError: The key has encrypted 2**32 modules.
+        Raise KeyExhaustedError if the key has encrypted 2**32 modules.
         """
         self.count_encryptions(1)
         nonce = urandom(NONCE_SIZE)
@@ -205,8 +198,7 @@ class GcmCipher(ModuleCipher):
     def decrypt(self, module: bytes | memoryview, aad: bytes) -> bytes:
         """Open a module that starts with its length field, which the caller has checked.
 
-        Raises:
-            TagError: The tag does not match.
+        Raise TagError if the tag does not match.
         """
         try:
             return self._gcm.decrypt(bytes(module[LENGTH_SIZE:_BODY]), module[_BODY:], aad)
@@ -216,8 +208,7 @@ class GcmCipher(ModuleCipher):
     def decrypt_into(self, module: memoryview, aad: bytes, out: memoryview) -> None:
         """Decrypt a module into `out`, which has exactly the size of the plaintext.
 
-        Raises:
-            TagError: The tag does not match; `out` is zeroed.
+        Raise TagError if the tag does not match; `out` is zeroed.
         """
         try:
             self._decrypt_into(bytes(module[LENGTH_SIZE:_BODY]), module[_BODY:], aad, out)
@@ -228,8 +219,7 @@ class GcmCipher(ModuleCipher):
     def encrypt_block_into(self, out: memoryview, plaintext: ReadableBuffer, aad: bytes) -> None:
         """Write the block of `plaintext` into `out`, which has exactly the size of the block.
 
-        Raises:
-            KeyExhaustedError: The key has encrypted 2**32 modules.
+        Raise KeyExhaustedError if the key has encrypted 2**32 modules.
         """
         self.count_encryptions(1)
         nonce = urandom(NONCE_SIZE)
@@ -239,8 +229,7 @@ class GcmCipher(ModuleCipher):
     def decrypt_block_into(self, block: memoryview, aad: bytes, out: memoryview) -> None:
         """Open a block into `out`, which has exactly the size of the plaintext.
 
-        Raises:
-            TagError: The tag does not match; `out` is zeroed.
+        Raise TagError if the tag does not match; `out` is zeroed.
         """
         try:
             self._decrypt_into(bytes(block[:NONCE_SIZE]), block[NONCE_SIZE:], aad, out)
@@ -251,8 +240,7 @@ class GcmCipher(ModuleCipher):
     def encrypt_block(self, plaintext: ReadableBuffer, aad: bytes) -> bytes:
         """Return the block of `plaintext`; wrapped keys have this form, too (PKMT1).
 
-        Raises:
-            KeyExhaustedError: The key has encrypted 2**32 modules.
+        Raise KeyExhaustedError if the key has encrypted 2**32 modules.
         """
         self.count_encryptions(1)
         nonce = urandom(NONCE_SIZE)
@@ -261,8 +249,7 @@ class GcmCipher(ModuleCipher):
     def decrypt_block(self, block: ReadableBuffer, aad: bytes) -> bytes:
         """Open a block of any length.
 
-        Raises:
-            TagError: The tag does not match, or the block is too short for one.
+        Raise TagError if the tag does not match, or the block is too short for one.
         """
         if len(block) < BLOCK_OVERHEAD:
             raise TagError
@@ -275,8 +262,7 @@ class GcmCipher(ModuleCipher):
     def sign(self, message: bytes, aad: bytes) -> bytes:
         """Return nonce and tag for a plaintext footer; its ciphertext is discarded (PME 5.5).
 
-        Raises:
-            KeyExhaustedError: The key has encrypted 2**32 modules.
+        Raise KeyExhaustedError if the key has encrypted 2**32 modules.
         """
         module = self.encrypt(message, aad)
         return module[LENGTH_SIZE:_BODY] + module[-TAG_SIZE:]
@@ -284,11 +270,8 @@ class GcmCipher(ModuleCipher):
     def verify(self, message: bytes, signature: bytes, aad: bytes) -> None:
         """Check a signature made by `sign`, in constant time.
 
-        The message is encrypted again with the signature's nonce; the ciphertext is never
-        released, so this does not count as an invocation.
-
-        Raises:
-            TagError: The signature does not match.
+        The message is encrypted again with the signature's nonce; the ciphertext is never released,
+        so this does not count as an invocation. Raise TagError if the signature does not match.
         """
         nonce, tag = signature[:NONCE_SIZE], signature[NONCE_SIZE:]
         again = self._gcm.encrypt(nonce, message, aad)[-TAG_SIZE:]
@@ -322,10 +305,8 @@ def encrypt_values(
 
     Values that follow each other share a cipher and AAD, those before value `stops[i]` the ones of
     `i`: keys of many subjects do not fit into the processor's cache. Value `i` ends at `ends[i]` in
-    `values`. One request to the operating system yields all nonces.
-
-    Raises:
-        KeyExhaustedError: A cipher would exceed 2**32 encryptions.
+    `values`. One request to the operating system yields all nonces. Raise KeyExhaustedError if a
+    cipher would exceed 2**32 encryptions.
     """
     nonces = urandom(NONCE_SIZE * len(ends))
     pieces: list[bytes] = []
@@ -357,10 +338,8 @@ def decrypt_values(
 ) -> list[bytes]:  # fmt: skip
     """Return the values of blocks that `encrypt_values` made, in some pieces.
 
-    The arguments are as there.
-
-    Raises:
-        TagError: A tag does not match, or a block is too short for one.
+    The arguments are as there. Raise TagError if a tag does not match, or a block is too short for
+    one.
     """
     pieces: list[bytes] = []
     values: list[bytes] = []

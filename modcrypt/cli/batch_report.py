@@ -28,7 +28,6 @@ class FileReport:
 
     Args:
         schema: Name of the schema of each result as a line of JSON.
-        as_json: Whether to print the results as JSON.
         by_code: Whether to count failures by their error codes instead of together.
         arguments: Arguments of the program, which messages may repeat.
     """

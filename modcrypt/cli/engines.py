@@ -31,8 +31,7 @@ _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
 def load_spark() -> Any:
     """Return the module of the plug-in with the jobs of Spark; see `modcrypt.spark.engine`.
 
-    Raises:
-        ModuleNotFoundError: The plug-in is not there.
+    Raise ModuleNotFoundError if the plug-in is not there.
     """
     return load(ENGINES, "spark")
 

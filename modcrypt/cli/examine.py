@@ -25,11 +25,9 @@ def prepare_page(
     """Return the function that writes the page which --html requests; it does nothing without.
 
     It takes the result and the exit code, which it returns, and ends the program with if it fails.
-    The page is about a table, or the only one of `files`.
-
-    Raises:
-        click.UsageError: There are several files, or `out` is the file itself.
-        FileExistsError: `out` exists, and is not to be replaced.
+    The page is about a table, or the only one of `files`. Raise click.UsageError if there are
+    several files, or `out` is the file itself; and FileExistsError if `out` exists, and is not to
+    be replaced.
     """
     from modcrypt.io.places import place_of
 

@@ -35,11 +35,7 @@ _MOVED: dict[tuple[str, ...], tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class FormerOptions:
-    """The `--new` options of `rekey`, `mask` and `share`, which `--to` took the place of.
-
-    Args:
-        new: The options, as those of `encrypt`.
-    """
+    """The `--new` options of `rekey`, `mask` and `share`, which `--to` took the place of."""
 
     new: tuple[str, ...] = ()
 

@@ -25,7 +25,6 @@ class Reference(click.ParamType):  # type: ignore[type-arg]  # older ones are no
 
     Args:
         what: Name of the secret in messages.
-        kinds: Kinds of references that the option takes.
         services: Schemes of key services whose URIs the option takes, too.
         bare: Whether the option formerly took a path without `file:`.
         flag: Whether the option formerly was a flag.

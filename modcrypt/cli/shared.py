@@ -306,7 +306,6 @@ def confirm(consequence: str, yes: bool) -> None:
 
     Args:
         consequence: What the running command does, as "deletes the table".
-        yes: Value of `--yes`.
 
     Raises:
         click.UsageError: The user does not agree, or there is no terminal.

@@ -106,9 +106,7 @@ def option(
 
     Args:
         names: Name, and that of its parameter, as for `click.option`.
-        shared: Whether commands share it.
         rare: Whether only `--help-all` shows it.
-        attributes: Further arguments of `click.option`.
     """
     spelt = [text.partition(" ")[0] for text in names]
     metavar = "".join(text.partition(" ")[2] for text in names)

@@ -68,8 +68,7 @@ def target_settings(options: dict[str, Any], encrypt: click.Command) -> modcrypt
 def _find_dataset(targets: tuple[str, ...]) -> Declared | None:
     """Return the dataset that --to names, or in which the new files lie; None for neither.
 
-    Raises:
-        click.UsageError: Both differ, or something else says how the files are encrypted.
+    Raise click.UsageError if both differ, or something else says how the files are encrypted.
     """
     named = [found for text in targets if (found := find_named(text)) is not None]
     place = find_declared(None, writes=True)

@@ -117,9 +117,6 @@ def hand_over(
     """Sign what is changed while the block runs, if readers require a seal and there is one.
 
     Args:
-        where: Folder of the dataset.
-        key: Key that signs; None for none.
-        seal: The seal that readers require; None if they require none.
         how: `accept_new` and `replace_all`, as for `sealing`.
 
     Raises:
@@ -147,7 +144,6 @@ class SealedInputs:
     """The files that a block may read: as the seal states them, or as the block wrote them.
 
     Attributes:
-        ledger: Ledger of the dataset.
         seen: The newest statement when the block began; None without one.
         accept_new: Whether files may be read that the seal does not state.
     """
@@ -282,7 +278,6 @@ def record_here(
     """Record what this process writes to a dataset, for `note_changes` in the one that signs.
 
     Args:
-        folder: Path or URL of the dataset.
         seen: Its newest statement, which the other process has verified.
         accept_new: Whether files may be read that it does not state.
     """

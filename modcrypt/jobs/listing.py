@@ -165,9 +165,8 @@ def only_folder(folders: Sequence[Folder]) -> str | None:
 def find_named_files(folders: Sequence[Folder], glob: str | None = None) -> list[File]:
     """Return the files of folders and single files, each once; `glob` is as in `list_tables`.
 
-    Raises:
-        FileNotFoundError: A folder or file does not exist.
-        ValueError: A folder has no matching files.
+    Raise FileNotFoundError if a folder or file does not exist; and ValueError if a folder has no
+    matching files.
     """
     listed = (file for folder in folders for file in list_tables([folder], glob=glob))
     return list({file.place.full_name: file for file in listed}.values())
@@ -277,7 +276,6 @@ def list_dataset(
         seal: Seal that the caller requires: files that it names and that are missing are findings,
             even if nothing else is left of a folder.
         glob: Pattern that the paths of files inside their folder must match; None for all.
-        filesystem: File system that contains the paths.
 
     Raises:
         FileNotFoundError: A folder or file does not exist, and the seal names nothing in it.

@@ -48,8 +48,6 @@ def find_shared_unique(count: int, names: str, *, alike: bool, rows_differ: bool
     it. Copies, and versions of a file that modcrypt rotated or re-keyed, have the same rows.
 
     Args:
-        count: Number of the files.
-        names: Their names.
         alike: Whether two of them have the same size and number of rows.
         rows_differ: Whether all have different numbers of rows, which are authenticated.
     """

@@ -36,8 +36,7 @@ def decode_base64(text: bytes) -> bytes | None:
 def decode_key(data: bytes, where: str, *, raw: bool = True) -> bytes:
     """Return a key from hex, base64 or, if `raw`, raw bytes; messages call the place `where`.
 
-    Raises:
-        KeyMaterialError: The data are not a key, or two different ones.
+    Raise KeyMaterialError if the data are not a key, or two different ones.
     """
     text = data.strip()
     if (key := decode_hex(text)) is not None:

@@ -97,9 +97,8 @@ def make_decryption(given: object) -> FileDecryptionProperties:
 def make_encryption(given: object) -> Encryption:
     """Return the properties that encrypt files, resolving keys.
 
-    Raises:
-        TypeError: The form is unknown, or only decrypts.
-        ValueError, OSError, KeyRetrievalError: As `make_decryption`.
+    Raise TypeError if the form is unknown, or only decrypts; and ValueError, OSError or
+    KeyRetrievalError as `make_decryption`.
     """
     found: Encryption = _make_properties(given, _ENCRYPTION, _DECRYPTION)
     return found
@@ -135,10 +134,8 @@ def _name_master_key(settings: Settings) -> Settings:
 def open_policy(given: Any) -> Any:
     """Return `Settings` for a policy, its path, or a reference, and any other form as it is.
 
-    Raises:
-        ValueError: The file is not a valid policy, or names no key service, or a reference is
-            invalid.
-        OSError: It cannot be read.
+    Raise ValueError if the file is not a valid policy, or names no key service, or a reference is
+    invalid; and OSError if it cannot be read.
     """
     if isinstance(given, KeyReference):
         return _open_reference(given.text)

@@ -96,7 +96,6 @@ class WrapProof:
 
         Args:
             master_key_id: Id of the master key that wraps.
-            wrapped: The new wrapped key.
             opens: Function that asks the key service, not a cache, to unwrap the key, and raises
                 KeyRetrievalError if the result opens nothing.
             each: Whether to prove this wrap even if the run has proved enough: of an answer with

@@ -23,10 +23,8 @@ def declare_copies(declaration: LakeDeclaration, folder: str) -> LakeDeclaration
 
     A copy has the path of the dataset below the declaration, or the name of its folder; if the
     folder has neither of any dataset, it is itself taken for a copy of each. Nothing seals a copy,
-    and tables in catalogs are looked for nowhere.
-
-    Raises:
-        FileNotFoundError: The folder does not exist.
+    and tables in catalogs are looked for nowhere. Raise FileNotFoundError if the folder does not
+    exist.
     """
     if not _exists(folder):
         raise FileNotFoundError(2, os.strerror(2), folder)

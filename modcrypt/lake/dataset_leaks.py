@@ -20,10 +20,8 @@ def find_dataset_leaks(
 ) -> tuple[ValueLeak, ...]:
     """Return the leaks in the folder of a dataset, except files of datasets: status examines them.
 
-    `is_claimed` returns whether a path inside the dataset is that of another one's file.
-
-    Raises:
-        LimitError, OSError: As in `find_leaks`.
+    `is_claimed` returns whether a path inside the dataset is that of another one's file. Raise
+    LimitError or OSError as in `find_leaks`.
     """
     if not policies.root.is_folder:
         return ()

@@ -26,7 +26,6 @@ class ErasedColumns:
     """The columns of a file that are declared as erased.
 
     Attributes:
-        file: The open file.
         kinds: How all its columns are encrypted, by their numbers.
         erasures: The statements about its columns, by dotted name.
         is_whole: Whether a statement says that the file is erased, and thus all its columns.

@@ -43,12 +43,7 @@ def judge_state(state: FileState, erasures: Erasures) -> FileState:
 
 @dataclass(frozen=True)
 class ErasedFiles:
-    """The erased files and columns of a dataset, which its readers leave out.
-
-    Args:
-        policies: Policies of the files.
-        on_erased: Treatment of erased files and columns.
-    """
+    """The erased files and columns of a dataset, which its readers leave out."""
 
     policies: DatasetPolicies
     on_erased: OnErased = "skip"
@@ -70,10 +65,8 @@ class ErasedFiles:
     def find_erased(self, places: Iterable[Place]) -> set[str]:
         """Return the paths of those files that are erased; log a warning with their number.
 
-        Only files that a statement names are opened.
-
-        Raises:
-            KeyNotFoundError: A file is erased, and `on_erased` is "raise".
+        Only files that a statement names are opened. Raise KeyNotFoundError if a file is erased,
+        and `on_erased` is "raise".
         """
         erasures = self.policies.dataset.erasures
         if not erasures.statements:

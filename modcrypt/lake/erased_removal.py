@@ -28,8 +28,6 @@ def remove_erased(
 
     Args:
         states: Erased files, as `judge_state` found them.
-        policies: Policies of the files.
-        jobs: Number of files examined concurrently; None for the default.
     """
     if not states:
         return

@@ -74,8 +74,7 @@ def record_shredding(
 def record_emptied(declaration: LakeDeclaration, name: str, signing_key: SigningKey | None) -> None:
     """Add to the record that a dataset may be empty, because all of it is erased.
 
-    Raises:
-        ValueError, KeyRetrievalError, OSError: As `record_shredding`.
+    Raise ValueError, KeyRetrievalError or OSError as `record_shredding`.
     """
     dataset = declaration.datasets[name]
     _check_signing_key(dataset, signing_key)
@@ -90,8 +89,7 @@ def record_partition(
 ) -> None:  # fmt: skip
     """Add to the record that a partition of a table is about to be erased, unless it is stated.
 
-    Raises:
-        ValueError, KeyRetrievalError, OSError: As `record_shredding`.
+    Raise ValueError, KeyRetrievalError or OSError as `record_shredding`.
     """
     declared = declaration.find(name)
     _check_signing_key(declared, signing_key)

@@ -60,10 +60,6 @@ _REASONS: Mapping[State, str] = {"not-erased": NOT_ERASED, "unreadable": DESTROY
 class FooterExamination:
     """The examination of the files of one dataset.
 
-    Args:
-        policies: Policies of the files.
-        ages: Ages of the master keys of the key service.
-
     Once the key service is unavailable, no further request is made: each would wait as long.
     """
 

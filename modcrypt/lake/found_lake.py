@@ -45,7 +45,6 @@ class FoundLake:
     """A declaration that a command found, or that its arguments name.
 
     Attributes:
-        path: Path of the declaration.
         declaration: The declaration; None if it cannot be read or has mistakes.
         refusal: Why it decides about nothing; None if it may.
     """
@@ -62,8 +61,7 @@ class FoundLake:
     def dataset_at(self, where: str) -> str | None:
         """Return the name of the dataset of Parquet files that a path or URL belongs to.
 
-        Raises:
-            ValueError: Several datasets share the folder.
+        Raise ValueError if several datasets share the folder.
         """
         datasets = () if self.declaration is None else self.declaration.datasets.values()
         found = [(len(d.location), d.name) for d in datasets if self._contains(d, where)]
@@ -132,8 +130,7 @@ class FoundLake:
     def locate(self, name: str) -> str | None:
         """Return the path or URL of a dataset of Parquet files; None for an Iceberg table.
 
-        Raises:
-            ValueError: The dataset is not declared, or the declaration may not decide.
+        Raise ValueError if the dataset is not declared, or the declaration may not decide.
         """
         dataset = self._require().find(name)
         return dataset.location if isinstance(dataset, DatasetDeclaration) else None
@@ -145,8 +142,7 @@ class FoundLake:
     def settings(self, name: str, **options: Any) -> LakeReference:
         """Return the settings of a dataset; `options` are arguments of `Settings`.
 
-        Raises:
-            ValueError: As `locate`, or the dataset is an Iceberg table.
+        Raise ValueError as `locate`, or the dataset is an Iceberg table.
         """
         return LakeReference.of(self._require(), name, **options)
 
@@ -170,10 +166,8 @@ class FoundLake:
     def table_options(self, name: str) -> dict[str, Any] | None:
         """Return the arguments that open an Iceberg table, by parameters of commands for tables.
 
-        It is None for another dataset; `where` is the table itself.
-
-        Raises:
-            ValueError: As `locate`, or the dataset is a namespace, not one of its tables.
+        It is None for another dataset; `where` is the table itself. Raise ValueError as `locate`,
+        or the dataset is a namespace, not one of its tables.
         """
         lake = self._require()
         table = lake.find(name)
@@ -201,8 +195,6 @@ class FoundLake:
 
         Args:
             parts: Paths inside each dataset, by its name, as in `Shredding`.
-            signing_key: Key that signs the records.
-            shredding: Further arguments of `Shredding`.
 
         Yields:
             A function that takes the exit code and the numbers of files by result.
@@ -265,7 +257,6 @@ def read_lake(path: Path, *, found: bool) -> FoundLake:
     This keeps the rules of `open_declaration`: only what the user named or trusted decides.
 
     Args:
-        path: Path of the declaration.
         found: Whether nobody named it.
     """
     try:

@@ -81,7 +81,6 @@ class KeyAges:
         """Return the declared master keys whose newest version is older than the rules allow.
 
         Args:
-            declared: Declaration of the dataset.
             used: Ids that its files name. Anyone can write them, so only those count that the
                 declaration gives to a partition.
         """
@@ -101,7 +100,6 @@ class KeyAges:
         each wrap have no such limit.
 
         Args:
-            wraps: Known numbers of wraps, each key once.
             is_meant: Function that returns whether a dataset is under a master key, given its id.
         """
         return tuple(

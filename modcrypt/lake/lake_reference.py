@@ -30,7 +30,6 @@ class LakeReference(Settings):
     """Settings of a dataset of a lake: the declaration decides about each file.
 
     Attributes:
-        dataset: Declaration of the dataset.
         digest: Digest of the declaration of the lake.
     """
 
@@ -41,8 +40,7 @@ class LakeReference(Settings):
     def of(cls, declaration: LakeDeclaration, name: str, **options: Any) -> Self:
         """Return the settings of a dataset; `options` are arguments of `Settings`.
 
-        Raises:
-            ValueError: The dataset is not declared, or is an Iceberg table.
+        Raise ValueError if the dataset is not declared, or is an Iceberg table.
         """
         dataset = declaration.find(name)
         if not isinstance(dataset, DatasetDeclaration):
@@ -85,8 +83,7 @@ class LakeReference(Settings):
     def policies(self) -> DatasetPolicies:
         """The policies of its files, opened once in each process so that files share KEKs.
 
-        Raises:
-            KeyRetrievalError: The key service cannot be opened.
+        Raise KeyRetrievalError if the key service cannot be opened.
         """
         return self._open_once("policies", self._open_policies)
 
@@ -114,8 +111,7 @@ class LakeReference(Settings):
     def decryption(self) -> FileDecryptionProperties:
         """Return the properties that open each file exactly as declared.
 
-        Raises:
-            KeyRetrievalError: The key service cannot be opened.
+        Raise KeyRetrievalError if the key service cannot be opened.
         """
         erased = ErasedFiles(self.policies, self.on_erased)
         return self._open_files(exactly=True, erased=erased)
@@ -139,9 +135,8 @@ class LakeReference(Settings):
     def encryption(self) -> Encryption:
         """Return the encryption of new files, each exactly as declared.
 
-        Raises:
-            ValueError: As `DatasetPolicies.check_signing_key`.
-            KeyRetrievalError: The key service cannot be opened.
+        Raise ValueError as `DatasetPolicies.check_signing_key`, and KeyRetrievalError if the key
+        service cannot be opened.
         """
         self.policies.check_signing_key()
         return DeclaredEncryption(self.policies)

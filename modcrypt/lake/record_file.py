@@ -37,12 +37,8 @@ def append_lines(
     """Add lines to a record, which appears as a whole or not at all, also beside other processes.
 
     Args:
-        path: Path of the record.
         lines: The lines, each with its end; or a function that returns them, given the record,
             which no other process changes meanwhile.
-        limit: Size limit of the record in bytes.
-        most: Largest number of lines; None for any.
-        mode: Mode of the file.
 
     Raises:
         KeyMaterialError: The record would exceed a limit.
@@ -86,8 +82,7 @@ def encode_line(given: Mapping[str, Any], signing_key: SigningKey | None = None)
 def find_signer(given: Mapping[str, Any], keys: Collection[VerifyingKey]) -> VerifyingKey | None:
     """Return which of some keys signed the members of a line; None if none of them did.
 
-    Raises:
-        ValueError: The signature is not valid base64.
+    Raise ValueError if the signature is not valid base64.
     """
     if "signature" not in given:
         return None

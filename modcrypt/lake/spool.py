@@ -42,9 +42,6 @@ class Spool(Sequence[T], Generic[T]):
 
     The temporary file has no name, so no other program can open or alter it, and it disappears with
     this object. Items are results, which hold no keys.
-
-    Args:
-        items: First items.
     """
 
     def __init__(self, items: Iterable[T] = ()) -> None:

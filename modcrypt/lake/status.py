@@ -199,9 +199,7 @@ def find_status(
     """Return the status of a dataset; files are listed, examined and cached in batches.
 
     Args:
-        files, examination, cache: Files of the dataset, and what is known of them.
         judge: Judge of what compromised keys open; None if there are none.
-        jobs: Number of files examined concurrently; None for the default.
         progress: Function called after each file with the number of files listed so far.
 
     Raises:

@@ -66,10 +66,8 @@ class TableKind(Protocol):
         """Compare a table with its declaration; data files are not read.
 
         `judge` judges what compromised keys open; None if there are none. `is_verified` is the
-        function that says whether `verify` found a version of the table correct.
-
-        Raises:
-            OSError, ValueError: The table does not exist or cannot be listed.
+        function that says whether `verify` found a version of the table correct. Raise OSError or
+        ValueError if the table does not exist or cannot be listed.
         """
 
     def plan_table(self, status: DatasetStatus) -> LakePlan:
@@ -89,8 +87,7 @@ class TableKind(Protocol):
     ) -> LakeVerification:  # fmt: skip
         """Verify all files, keys and snapshots of a table against its declaration.
 
-        Raises:
-            OSError, ValueError: The table does not exist or cannot be listed.
+        Raise OSError or ValueError if the table does not exist or cannot be listed.
         """
 
 

@@ -57,9 +57,6 @@ def accept_former_attributes(**names: str) -> Callable[[type[T]], type[T]]:
 
     The constructor accepts former names of its arguments. Decorators that hide its frames come
     above this one, whose frame has the arguments.
-
-    Args:
-        names: Present names by former ones.
     """
 
     def decorate(cls: type[T]) -> type[T]:

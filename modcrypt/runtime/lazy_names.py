@@ -24,7 +24,6 @@ def attach(
     """Return `__getattr__` and `__dir__` for a package whose stub lists its public names.
 
     Args:
-        package: Name of the package.
         moved: The packages of names that were in this one; they work with a DeprecationWarning.
         renamed: Present names by former ones, which work in the same way.
     """

@@ -47,8 +47,7 @@ class Kind(NamedTuple):
     def parse(self, text: str) -> Any:
         """Return the value that the text of an option stands for.
 
-        Raises:
-            ValueError: The text stands for no value of this kind; the message repeats no text.
+        Raise ValueError if the text stands for no value of this kind; the message repeats no text.
         """
         value = _parse(text, self.schema)
         if not self.accepts(value):

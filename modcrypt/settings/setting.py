@@ -125,7 +125,6 @@ def list_faults(settings: Iterable[Setting], values: Mapping[str, Any]) -> dict[
     """Return the faults of values that settings do not allow, by name.
 
     Args:
-        settings: Settings that may be given.
         values: Values by name; one that is the default counts as not given.
     """
     given = [s for s in settings if s.name in values and values[s.name] is not s.default]

@@ -870,7 +870,6 @@ def test_a_rotation_mends_what_a_kill_has_left(tmp_path: Path) -> None:
     assert mended, "there is a stretch in which others refuse the file"
 
 
-@SLOW
 def test_a_rotation_keeps_the_keys_of_a_file_that_another_writer_replaces(tmp_path: Path) -> None:
     path = tmp_path / "f.parquet"
     write(OLD, path)
@@ -888,6 +887,7 @@ def test_a_rotation_keeps_the_keys_of_a_file_that_another_writer_replaces(tmp_pa
     assert read(path).equals(NEW)
 
 
+@SLOW
 def test_keys_of_writers_that_were_killed_do_not_stay_for_ever(tmp_path: Path) -> None:
     """A job that is killed in each run must not let the material grow up to its limit."""
     for path in kill_at_every_step(tmp_path, "write", there=True)[4:15:5]:

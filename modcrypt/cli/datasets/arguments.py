@@ -142,11 +142,9 @@ def find_declared(
 ) -> Declared | None:
     """Return the dataset whose files the running command reads, or writes; None for other files.
 
-    It is the one that `policy_file` names, or the one that the arguments lie in. With `tables`,
-    the folder of an Iceberg table has files as any other.
-
-    Raises:
-        click.UsageError: The arguments belong to several datasets, or are an Iceberg table.
+    It is the one that `policy_file` names, or the one that the arguments lie in. With `tables`, the
+    folder of an Iceberg table has files as any other. Raise click.UsageError if the arguments
+    belong to several datasets, or are an Iceberg table.
     """
     if (named := find_named(policy_file)) is not None:
         return named
@@ -170,10 +168,8 @@ def find_declared(
 def dataset_of(path: str, *, tables: bool = False) -> Declared | None:
     """Return the dataset that a path of the running command lies in, or whose name it stood for.
 
-    With `tables`, also a table in whose folder it is.
-
-    Raises:
-        click.UsageError: Several datasets share the folder.
+    With `tables`, also a table in whose folder it is. Raise click.UsageError if several datasets
+    share the folder.
     """
     named: Mapping[str, Declared] = click.get_current_context().meta.get(_NAMED, {})
     if path in named:

@@ -23,11 +23,8 @@ def record_erasures(
 
     `plan` returns what a dry run says about the files, and `read_signing_key` the signing key. The
     block passes the exit code and the numbers of files by result to the function that it gets.
-
-    Raises:
-        click.UsageError: A path lies in a table, or `--request` is given, and it lies in no
-            dataset.
-        ValueError, KeyRetrievalError, OSError: As `FoundLake.record_erasure`.
+    Raise click.UsageError if a path lies in a table, or `--request` is given, and it lies in no
+    dataset; and ValueError, KeyRetrievalError or OSError as `FoundLake.record_erasure`.
     """
     for path in paths:
         if dataset_of(path) is None:

@@ -28,8 +28,6 @@ def declared_settings(
     """Return the settings of a dataset, and what options demand in addition.
 
     Args:
-        declared: The dataset.
-        options: Values of the options, which must not contradict the declaration.
         make_passphrase: Function from a key service's URI to the reference to its passphrase.
         given: Attributes of the Settings that options set.
 
@@ -64,8 +62,7 @@ def _choose_passphrase(declared: Declared, kms: str, given: str | None) -> str |
 def declared_members(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the declared values of the running command's dataset; empty for other files.
 
-    Raises:
-        click.UsageError: As `declared_settings`.
+    Raise click.UsageError as `declared_settings`.
     """
     declared = find_declared(None)
     if declared is None:
@@ -130,10 +127,7 @@ def check_rotation(
     Raise click.UsageError if the files would no longer be as declared.
 
     Args:
-        settings: Settings of the dataset, if the command is about one.
         key_id: Master key that gets a version.
-        renamed: New master keys by old ones.
-        double_wrapping: Wrapping of data keys.
     """
     declared = find_declared(click.get_current_context().params["policy_file"])
     if declared is None:

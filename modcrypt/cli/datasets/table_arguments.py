@@ -25,10 +25,8 @@ _TABLE = "modcrypt.table"
 def take_table(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Return the Iceberg table of an argument: its place or identifier, if it is declared by name.
 
-    It is the callback of arguments. What is declared becomes the default of the options.
-
-    Raises:
-        click.UsageError: An option contradicts the declaration, or it may not decide.
+    It is the callback of arguments. What is declared becomes the default of the options. Raise
+    click.UsageError if an option contradicts the declaration, or it may not decide.
     """
     found = None if value is None else _find_table(value)
     if found is None:

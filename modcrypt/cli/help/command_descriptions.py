@@ -18,8 +18,6 @@ class CommandDescription:
         usage: What follows the name.
         paragraphs: Purpose, of which the first paragraph is one sentence.
         options: Names and texts of options, by the title of their group.
-        examples: Lines of examples, as the help shows them.
-        commands: Names of the commands of a group, in the order of the help.
     """
 
     name: str

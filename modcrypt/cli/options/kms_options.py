@@ -96,9 +96,7 @@ def service_settings(
     `reading_service_options`, `--root` and `--audit`; `more` are attributes of the Settings.
 
     Args:
-        options: Values of the options.
         needed: Whether nothing else names keys, so that the environment may name the service.
-        more: Further attributes of the Settings.
 
     Raises:
         click.UsageError: The options contradict each other.

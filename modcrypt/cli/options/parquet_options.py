@@ -215,10 +215,8 @@ def name_service(options: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
     """Return the options with --kms for a --key that names a master key, as `file:KEYRING#ID`.
 
     Then --column-key names further master keys of the same keyring, as --column-master-key does.
-    Also return the parameters of keys that name no master keys.
-
-    Raises:
-        click.UsageError: Other options name keys, too, or a column's key is elsewhere.
+    Also return the parameters of keys that name no master keys. Raise click.UsageError if other
+    options name keys, too, or a column's key is elsewhere.
     """
     from modcrypt.kms.key_references import names_master_key  # not to be loaded for the help
 
@@ -253,8 +251,7 @@ def name_service(options: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
 def key_references(options: dict[str, Any]) -> dict[str, Any]:
     """Return the values of `parquet_key_options` as arguments of Settings.
 
-    Raises:
-        click.UsageError: A reference names a master key.
+    Raise click.UsageError if a reference names a master key.
     """
     from modcrypt.kms.key_references import names_master_key  # not to be loaded for the help
 

@@ -77,9 +77,8 @@ def warn_about_lost_signatures(files: int) -> None:
 def read_signing_key(options: dict[str, Any]) -> SigningKey | None:
     """Return the key that `sign_options` name; None if they name none, or do not exist.
 
-    Raises:
-        ValueError: The URI of a key service is invalid, or names no key.
-        KeyRetrievalError: As `SigningKey.load` and `SigningKey.open`.
+    Raise ValueError if the URI of a key service is invalid, or names no key; and KeyRetrievalError
+    as `SigningKey.load` and `SigningKey.open`.
     """
     references = signing_references(options)
     if not references:
@@ -92,9 +91,7 @@ def read_signing_key(options: dict[str, Any]) -> SigningKey | None:
 def read_signers(options: dict[str, Any]) -> tuple[VerifyingKey, ...]:
     """Return the keys that `signed_by_option` names.
 
-    Raises:
-        KeyMaterialError: A key is malformed.
-        OSError: A file cannot be read.
+    Raise KeyMaterialError if a key is malformed, and OSError if a file cannot be read.
     """
     texts = options.get("signed_by") or ()
     if not texts:

@@ -21,10 +21,7 @@ def table_options(
     """Return the options of a group of settings.
 
     Args:
-        cls: Class that declares the settings.
-        group: Group of the settings.
         has_defaults: Whether the defaults of settings apply; otherwise None stands for no choice.
-        shared: Whether commands share the options.
         metavars: Metavariables by setting, where `TEXT`, `NAME` or `N` says too little.
     """
     found = settings_in(cls, group).values()

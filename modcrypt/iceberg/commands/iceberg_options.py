@@ -122,11 +122,8 @@ listing_options = combine_options(kms_option, passphrase_option, _where_options)
 def open_selected_table(where: str, options: dict[str, Any], **more: Any) -> IcebergTable:
     """Open the table that the TABLE argument and the values of `table_options` select.
 
-    `more` has other arguments of `open_table` and `load_table`.
-
-    Raises:
-        click.UsageError: The options contradict each other.
-        ModcryptError, ValueError, OSError: As `open_table`.
+    `more` has other arguments of `open_table` and `load_table`. Raise click.UsageError if the
+    options contradict each other, and ModcryptError, ValueError or OSError as `open_table`.
     """
     restrictions = declared_table().get("read_restrictions")
     if restrictions is not None:
@@ -168,9 +165,8 @@ def open_changing_table(
 ) -> IcebergTable:
     """Open the selected table for a change, which is sealed in the same step with --sign.
 
-    Raises:
-        click.UsageError, ModcryptError, ValueError, OSError: As `open_selected_table`, and
-            `read_signing_key`.
+    Raise click.UsageError, ModcryptError, ValueError or OSError as `open_selected_table`, and
+    `read_signing_key`.
     """
     table = open_selected_table(where, options, signing_key=read_signing_key(options))
     if table.expected.signed_by and table.signing_key is None and not dry_run:
@@ -269,12 +265,9 @@ def open_catalog(
     """Open the catalog of `catalog_options`; return None if none is given.
 
     `name` is that of an SQL catalog in its database. If `create`, create the tables of an SQL
-    catalog, and its SQLite file. `option` is the option that names the catalog.
-
-    Raises:
-        click.UsageError: The URI has a password, which other users could see among the arguments,
-            or the catalog cannot be opened.
-        FileNotFoundError: The SQLite file does not exist.
+    catalog, and its SQLite file. `option` is the option that names the catalog. Raise
+    click.UsageError if the URI has a password, which other users could see among the arguments, or
+    the catalog cannot be opened; and FileNotFoundError if the SQLite file does not exist.
     """
     if catalog is None:
         if name is not None:

@@ -49,8 +49,7 @@ def policy_members(options: dict[str, Any]) -> dict[str, Any]:
 def new_policy_members(options: dict[str, Any]) -> dict[str, Any]:
     """As `policy_members`, for a new table: declared members replace the defaults of options.
 
-    Raises:
-        click.UsageError: An option contradicts the declaration.
+    Raise click.UsageError if an option contradicts the declaration.
     """
     table, context = declared_table(), click.get_current_context()
     declared = table["declaration"].policy if table else {}

@@ -41,9 +41,8 @@ _EXACT = decimal.Context(prec=80)  # more digits than any decimal here has
 def plan_columns(row: AvroType, name: str) -> tuple[pa.Schema, ConvertRows]:
     """Return a schema with field ids, and a function that converts rows to a batch of its columns.
 
-    Raises:
-        FormatError: The file has no field ids.
-        UnsupportedFormatError: The file has a type that Iceberg does not have.
+    Raise FormatError if the file has no field ids, and UnsupportedFormatError if the file has a
+    type that Iceberg does not have.
     """
     kind, convert = _Converters(name).find(row)
     arrow_schema = pa.schema(list(kind))

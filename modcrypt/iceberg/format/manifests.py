@@ -112,9 +112,8 @@ def read_manifest_list(
 ) -> list[ManifestFile]:
     """Read the plaintext of a manifest list.
 
-    Raises:
-        FormatError: The data is not a valid manifest list.
-        IntegrityError: The header names another snapshot than `snapshot`.
+    Raise FormatError if the data is not a valid manifest list, and IntegrityError if the header
+    names another snapshot than `snapshot`.
     """
     avro = open_manifest(data, name)
     for what in () if snapshot is None else find_misplacements(avro.metadata, snapshot):
@@ -167,11 +166,9 @@ def read_manifest(
     """Read the plaintext of a manifest; `manifest` is its row in the manifest list.
 
     All rows are checked at once. Those that `choose` returns become entries when they are needed:
-    few objects live at a time, which Python's garbage collector would visit.
-
-    Raises:
-        FormatError: The data is not a valid manifest.
-        IntegrityError: `metadata` has another schema or partition spec under the header's id.
+    few objects live at a time, which Python's garbage collector would visit. Raise FormatError if
+    the data is not a valid manifest; and IntegrityError if `metadata` has another schema or
+    partition spec under the header's id.
     """
     avro = open_manifest(data, name)
     for what in () if metadata is None else find_redefinitions(avro.metadata, metadata):

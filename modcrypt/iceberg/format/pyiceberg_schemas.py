@@ -25,9 +25,8 @@ _UNREAD = ("variant", "geometry", "geography")
 def schema_of(metadata: TableMetadata, schema_id: int | None = None) -> Schema:
     """Return the schema of a table with the given id, or the current one for None.
 
-    Raises:
-        UnsupportedFormatError: The schema has types that are not supported, such as `variant`.
-        FormatError: No such schema exists, or pyiceberg rejects it.
+    Raise UnsupportedFormatError if the schema has types that are not supported, such as `variant`;
+    and FormatError if no such schema exists, or pyiceberg rejects it.
     """
     schemas = metadata.schemas()
     if schemas and not metadata.document.get("schemas"):  # format version 1

@@ -115,9 +115,8 @@ class FolderVersions:
     def first(self, metadata: TableMetadata, folder: Place) -> Place:
         """Create version 1 of a new table in the folder.
 
-        Raises:
-            FileExistsError: Version 1 exists already.
-            ValueError: The file system cannot create files exclusively.
+        Raise FileExistsError if version 1 exists already, and ValueError if the file system cannot
+        create files exclusively.
         """
         self.check_writable()
         place = folder.below("v1.metadata.json")
@@ -228,11 +227,8 @@ def read_metadata(
     """Read a metadata.json, compressed or not.
 
     `known` is returned if it has this name and these bytes, whose parsing takes long. `lists` are
-    those of `history_lists`, for one of many versions.
-
-    Raises:
-        FormatError: The file is not a valid metadata.json.
-        LimitError: The file exceeds a size limit.
+    those of `history_lists`, for one of many versions. Raise FormatError if the file is not a valid
+    metadata.json, and LimitError if the file exceeds a size limit.
     """
     with open_source_at(place) as source:
         if source.size > MAX_METADATA:

@@ -101,9 +101,8 @@ class KeyResolver:
     def find(self, key_id: str, metadata: TableMetadata) -> IcebergKey:
         """Return the KEK with the given id.
 
-        Raises:
-            KeyNotFoundError: Neither the table's metadata nor the store has the KEK.
-            KeyMaterialError: The entry is not a KEK, or is under a master key that is not allowed.
+        Raise KeyNotFoundError if neither the table's metadata nor the store has the KEK; and
+        KeyMaterialError if the entry is not a KEK, or is under a master key that is not allowed.
         """
         entry = metadata.keys.get(key_id)
         if entry is not None:

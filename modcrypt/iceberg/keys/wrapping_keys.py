@@ -169,9 +169,8 @@ class OpenKey:
     def decrypt(self, encrypted: bytes, *, in_manifest: bool = False) -> StandardKeyMetadata:
         """Decrypt the key metadata of a file.
 
-        Raises:
-            KeyMaterialError: The data was altered, or belongs to another key or another place.
-            KeyRetrievalError: The key service does not unwrap the data key.
+        Raise KeyMaterialError if the data was altered, or belongs to another key or another place;
+        and KeyRetrievalError if the key service does not unwrap the data key.
         """
         aad = self._aad(in_manifest)
         if self.key.is_double:

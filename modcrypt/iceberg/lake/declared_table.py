@@ -29,8 +29,6 @@ class DeclaredTable:
     """An Iceberg table of a lake. Reading refuses a table that is not under a declared master key.
 
     Args:
-        dataset: Declaration of the table.
-        client: Client of the lake's key service.
         audit: Path of a file to which uses of keys are appended; None for none.
         signing_key: Key that seals what is committed, if the declaration names writers.
     """
@@ -99,7 +97,6 @@ class DeclaredTable:
             on_erased: Treatment of files whose erasure is declared, and whose keys are gone:
                 `"skip"` leaves them out with a warning in the log; `"raise"` raises
                 KeyNotFoundError.
-            options: Arguments of `IcebergTable.scan`.
 
         Raises:
             ModcryptError: As `open`, or a file of the table is not authentic.
@@ -185,9 +182,8 @@ def _list_tables(
 ) -> tuple[list[str], dict[tuple[str, ...], Exception]]:
     """Return the names of the tables of a namespace, as datasets, and errors about inner ones.
 
-    Raises:
-        OSError: The catalog cannot be listed.
-        ValueError: It cannot be opened, or has no such namespace or no tables in it.
+    Raise OSError if the catalog cannot be listed; and ValueError if it cannot be opened, or has no
+    such namespace or no tables in it.
     """
     from modcrypt.iceberg.tables.catalogs import format_identifier, list_tables, parse_identifier
 

@@ -22,7 +22,7 @@ from modcrypt.iceberg.keys.key_policies import KEKS_SINCE, KeyPolicy
 from modcrypt.iceberg.keys.key_resolver import encrypting_key
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
 from modcrypt.iceberg.read.inventory import Keys, known_encrypting_key, take_inventory
-from modcrypt.iceberg.read.vouched_versions import metadata_files
+from modcrypt.iceberg.read.table_version import metadata_files
 from modcrypt.iceberg.rotate.rotation_report import older_versions
 from modcrypt.iceberg.verify.key_checks import master_key_version
 from modcrypt.lake.declarations.declaration import TableDeclaration
@@ -45,13 +45,7 @@ Key: TypeAlias = tuple[str, bool]
 
 @dataclass(frozen=True)
 class ErasedTableFiles:
-    """The erased files of one version of a table.
-
-    Args:
-        declared: Declaration of the table.
-        table: The version.
-        ages: Ages of the master keys of the key service.
-    """
+    """The erased files of one version of a table."""
 
     declared: TableDeclaration
     table: IcebergTable
@@ -171,8 +165,7 @@ class ErasedTableFiles:
 def read_without_erased(erased: ErasedTableFiles, on_erased: OnErased = "skip") -> LeftOut:
     """Return the table to read without its erased files.
 
-    Raises:
-        ValueError: `on_erased` is neither "skip" nor "raise".
+    Raise ValueError if `on_erased` is neither "skip" nor "raise".
     """
     if on_erased not in ("skip", "raise"):
         raise ValueError('on_erased must be "skip" or "raise"')
@@ -181,12 +174,7 @@ def read_without_erased(erased: ErasedTableFiles, on_erased: OnErased = "skip") 
 
 @dataclass
 class LeftOut:
-    """A reading of a table without its erased files.
-
-    Args:
-        erased: The erased files.
-        on_erased: Treatment of erased files.
-    """
+    """A reading of a table without its erased files."""
 
     erased: ErasedTableFiles
     on_erased: OnErased

@@ -22,8 +22,7 @@ _WHAT = (
 def find_plaintext_orphans(table: IcebergTable, tree: KeyTree) -> Iterator[FileState]:
     """Yield the plaintext files in a table's folder that nothing in it names.
 
-    Raises:
-        OSError: The folder cannot be listed.
+    Raise OSError if the folder cannot be listed.
     """
     from modcrypt.iceberg.verify.orphan_files import judge_strays, list_stored
 

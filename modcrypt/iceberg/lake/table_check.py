@@ -44,8 +44,7 @@ def verify_declared_table(
 ) -> LakeVerification:  # fmt: skip
     """Verify a table against its declaration.
 
-    Raises:
-        OSError, ValueError: The table does not exist or cannot be listed.
+    Raise OSError or ValueError if the table does not exist or cannot be listed.
     """
     from modcrypt.iceberg import verify_table
 

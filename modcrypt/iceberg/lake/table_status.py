@@ -64,10 +64,8 @@ def find_table_status(
     """Return the status of a table; data files are not read.
 
     `judge` judges what compromised keys open; None if there are none. `is_verified` is the function
-    that says whether `verify` found a version, as `name_version` names it, correct.
-
-    Raises:
-        OSError, ValueError: The table does not exist or cannot be listed.
+    that says whether `verify` found a version, as `name_version` names it, correct. Raise OSError
+    or ValueError if the table does not exist or cannot be listed.
     """
     try:
         table = declared.open(sealed=False)

@@ -73,9 +73,7 @@ def keep_notes(noted: Mapping[str, bytes], stored: pa.Schema, table: Schema) -> 
     """Return the notes of a file's cells for a file of a table's schema, to which its rows move.
 
     Args:
-        noted: The notes of the file.
         stored: Its schema, with field ids.
-        table: Schema of the table.
 
     Raises:
         UnsupportedFormatError: A column with cells, or the column of their subjects, has another

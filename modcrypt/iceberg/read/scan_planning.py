@@ -280,11 +280,9 @@ class DeleteIndex:
     Spec, "Scan Planning": a deletion vector replaces all position delete files of its data file. A
     position delete file applies to the file that it names, or else to its partition. Equality
     deletes apply to older files of their partition, or of the table if their spec is unpartitioned.
-    `oldest` is the smallest sequence number of the data files that are looked up.
-
-    Raises:
-        FormatError: An entry is not a delete file, equality deletes name no columns, or a location
-            is outside the table.
+    `oldest` is the smallest sequence number of the data files that are looked up. Raise FormatError
+    if an entry is not a delete file, equality deletes name no columns, or a location is outside the
+    table.
     """
 
     def __init__(

@@ -146,12 +146,9 @@ class Projection:
     """A projection of the rows of one file onto the schema of a table.
 
     `constants` has values of fields that the file may lack, by their ids. Columns that it lacks are
-    in `filled`, which projections share. `values` is as for `arrow_schema`.
-
-    Raises:
-        FormatError: A field of the file has a type that its column never had, or a required field
-            is missing.
-        LimitError: The columns that the file lacks are wider than `MAX_WIDTH`.
+    in `filled`, which projections share. `values` is as for `arrow_schema`. Raise FormatError if a
+    field of the file has a type that its column never had, or a required field is missing; and
+    LimitError if the columns that the file lacks are wider than `MAX_WIDTH`.
     """
 
     def __init__(

@@ -68,12 +68,9 @@ class TableScan:
     one `_Reader`, and all files the arrays of filled-in values.
 
     With `rewriting`, it reads the other rows, for which the filter is not true, and their lineage.
-    Cells are decrypted by the subjects of the table's resolver, unless `decrypting` is False;
-    the fields of rows to rewrite then have the notes of their cells.
-
-    Raises:
-        ValueError: The table lacks a column, or the filter is invalid.
-        FormatError: The table has no such schema.
+    Cells are decrypted by the subjects of the table's resolver, unless `decrypting` is False; the
+    fields of rows to rewrite then have the notes of their cells. Raise ValueError if the table
+    lacks a column, or the filter is invalid; and FormatError if the table has no such schema.
     """
 
     def __init__(

@@ -79,9 +79,8 @@ class Walk:
     def list_keys(self, snapshot: Snapshot) -> StandardKeyMetadata | None:
         """Return the key metadata of a snapshot's manifest list; None if it is in plaintext.
 
-        Raises:
-            PlaintextError: The manifest list is in plaintext and must not be.
-            KeyRetrievalError: Its key is not available.
+        Raise PlaintextError if the manifest list is in plaintext and must not be; and
+        KeyRetrievalError if its key is not available.
         """
         if snapshot.key_id is None:
             self._check_plaintext_allowed(f"snapshot {snapshot.id} has no key-id")

@@ -27,7 +27,7 @@ from modcrypt.iceberg.format.table_metadata import PURGED, STATISTICS, Snapshot,
 from modcrypt.iceberg.format.table_versions import is_later
 from modcrypt.iceberg.keys.wrapping_keys import TABLE
 from modcrypt.iceberg.read.inventory import Inventory, Keys, take_inventory
-from modcrypt.iceberg.read.vouched_versions import check_lasting, metadata_files, vouched_versions
+from modcrypt.iceberg.read.table_version import check_lasting, metadata_files, vouched_versions
 from modcrypt.iceberg.rotate.deletion_rule import DeletionRule, check_newest_stay
 from modcrypt.iceberg.rotate.key_pruning import own_keks, retired_keks, used_keys
 from modcrypt.iceberg.rotate.retention import Kept, Retention

@@ -25,7 +25,7 @@ from modcrypt.errors import (
 from modcrypt.iceberg.format.table_metadata import STATISTICS, EncryptedKey, Snapshot, TableMetadata
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
-from modcrypt.iceberg.read.vouched_versions import metadata_files
+from modcrypt.iceberg.read.table_version import metadata_files
 from modcrypt.iceberg.rotate.manifests.wrapped_in_manifests import lost_keys
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.write.commit import commit, latest

@@ -25,7 +25,7 @@ from modcrypt.errors import CommitConflictError, ModcryptError
 from modcrypt.iceberg.format.deletion import HINT, is_marker, marker_name, remove_files, remove_new
 from modcrypt.iceberg.format.table_metadata import PURGED
 from modcrypt.iceberg.format.table_versions import file_names, is_later
-from modcrypt.iceberg.read.vouched_versions import metadata_files
+from modcrypt.iceberg.read.table_version import metadata_files
 from modcrypt.iceberg.rotate.expiry import Expired, Expiry
 from modcrypt.iceberg.rotate.retention import Kept
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions, pointer_of

@@ -66,9 +66,8 @@ class Retention:
     def kept(self, metadata: TableMetadata) -> Kept:
         """Return the snapshots and refs of a table that stay.
 
-        Raises:
-            ValueError: A snapshot that the caller names does not exist.
-            FormatError: A setting of the table or of a branch or tag is not a whole number.
+        Raise ValueError if a snapshot that the caller names does not exist; and FormatError if a
+        setting of the table or of a branch or tag is not a whole number.
         """
         there = {snapshot.id: snapshot for snapshot in metadata.snapshots}
         if missing := sorted(set(self.keep) - there.keys()):

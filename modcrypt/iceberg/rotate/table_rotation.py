@@ -215,8 +215,6 @@ def _settle(committed: IcebergTable, rotation: Rotation, target: str, former: st
     `target`, the master key of the rotation, unless the caller expects the other one.
 
     Args:
-        committed: The version that the rotation has committed.
-        rotation: The rotation.
         target, former: Ids of the master keys of the rotation, and of the table before.
 
     Raises:

@@ -73,9 +73,8 @@ def _refuse_found_file() -> None:
 def open_pyiceberg_catalog(name: str, **properties: str) -> Catalog:
     """Open a catalog as pyiceberg's `load_catalog` does, a REST catalog with limited requests.
 
-    Raises:
-        ValueError, ImportError: As pyiceberg's `load_catalog`.
-        OSError: The server of a REST catalog failed, or its answer is refused.
+    Raise ValueError or ImportError as pyiceberg's `load_catalog`; and OSError if the server of a
+    REST catalog failed, or its answer is refused.
     """
     settings: dict[str, Any] = merge_config(Config().get_catalog_config(name) or {}, {**properties})
     if not _is_rest(name, settings):

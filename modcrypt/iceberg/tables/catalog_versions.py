@@ -115,9 +115,8 @@ class CatalogVersions:
     def location_of(self, base: Place) -> str:
         """Return the location that the catalog names, for `drop`.
 
-        Raises:
-            CommitConflictError: It is not that of version `base`, or the table does not exist.
-            OSError: The catalog failed.
+        Raise CommitConflictError if it is not that of version `base`, or the table does not exist;
+        and OSError if the catalog failed.
         """
         pointed = self._pointer.find()
         if pointed is None or self._find_place(pointed.location).path != base.path:

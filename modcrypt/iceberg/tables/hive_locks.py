@@ -68,9 +68,8 @@ class HeldLock:
 def table_lock(connect: Connect, database: str, table: str) -> Iterator[HeldLock]:
     """Hold the exclusive lock of a table.
 
-    Raises:
-        CommitConflictError: Another writer held the lock all the time.
-        TException, OSError: The metastore failed.
+    Raise CommitConflictError if another writer held the lock all the time, and TException or
+    OSError if the metastore failed.
     """
     component = LockComponent(  # as Java's; pyiceberg's own is for transactional tables
         type=LockType.EXCLUSIVE, level=LockLevel.TABLE, dbname=database, tablename=table,

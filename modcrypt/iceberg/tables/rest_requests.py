@@ -162,8 +162,7 @@ def _pages(
 def load_settings(catalog: RestCatalog) -> Mapping[str, str]:
     """Return the settings that a server makes for its clients; ask it once for each catalog.
 
-    Raises:
-        ModcryptError, OSError: As `load`.
+    Raise ModcryptError or OSError as `load`.
     """
     if catalog not in _SETTINGS:
         url = catalog.url(Endpoints.get_config, prefixed=False)
@@ -235,8 +234,7 @@ def commit(
 def drop(catalog: RestCatalog, identifier: Identifier) -> bool:
     """Drop a table and keep its files; return False if it does not exist.
 
-    Raises:
-        ModcryptError, OSError: As `load`; the outcome is unknown.
+    Raise ModcryptError or OSError as `load`; the outcome is unknown.
     """
     response = _send(catalog, "DELETE", identifier, None, {"purgeRequested": "false"})
     if response.status_code == HTTPStatus.NOT_FOUND:

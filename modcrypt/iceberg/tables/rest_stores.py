@@ -69,7 +69,6 @@ def merge_settings(own: Mapping[str, Any], vended: Settings, table: str) -> dict
     Args:
         own: Settings of the user's catalog.
         vended: Settings in the server's answer.
-        table: Name of the table for errors.
 
     Raises:
         FormatError: The server names an address for the user's credentials, wants to sign requests

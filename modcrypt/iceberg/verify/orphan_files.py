@@ -25,7 +25,7 @@ from modcrypt.iceberg.format.repeated_json import RepeatedLists
 from modcrypt.iceberg.format.table_metadata import TableMetadata, history_lists
 from modcrypt.iceberg.format.table_versions import read_metadata, version_number
 from modcrypt.iceberg.read.inventory import Inventory
-from modcrypt.iceberg.read.vouched_versions import vouched_versions
+from modcrypt.iceberg.read.table_version import vouched_versions
 from modcrypt.iceberg.tables.table import IcebergTable
 from modcrypt.iceberg.verify.table_findings import ORPHAN, ORPHANS, STATISTICS, UNREACHED, StrayFile
 from modcrypt.iceberg.verify.table_report import TableReport

@@ -65,7 +65,6 @@ def check_declared(declared: frozenset[int], schema: Schema, cells: Any) -> None
 
     Args:
         declared: Ids of the fields that have cells.
-        schema: Schema of the table.
         cells: Writer of the cells of the rows; None without one.
     """
     encrypted = set() if cells is None else set(_names(cells))

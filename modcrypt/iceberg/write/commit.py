@@ -254,11 +254,9 @@ def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion)
     """Return a committed version; settle a new snapshot that is under another master key.
 
     Its KEK moves to the table's master key if the caller expects that. Otherwise the snapshot is
-    undone. `table` is the version that the commit followed, and `sent` what was committed.
-
-    Raises:
-        CommitConflictError: The snapshot was undone.
-        IntegrityError: It could not be undone, because others have changed the table since.
+    undone. `table` is the version that the commit followed, and `sent` what was committed. Raise
+    CommitConflictError if the snapshot was undone; and IntegrityError if it could not be undone,
+    because others have changed the table since.
     """
     known = {snapshot.id for snapshot in table.metadata.snapshots}
     new = [snapshot for snapshot in sent.snapshots if snapshot.id not in known]

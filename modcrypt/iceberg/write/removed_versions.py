@@ -17,8 +17,7 @@ from modcrypt.iceberg.format.deletion import HINT, remove_files
 from modcrypt.iceberg.format.table_metadata import SCOPE, TableMetadata
 from modcrypt.iceberg.format.table_versions import version_number, write_hint
 from modcrypt.iceberg.keys.key_policies import KEKS_SINCE, SINGLES
-from modcrypt.iceberg.read.table_version import TableVersion
-from modcrypt.iceberg.read.vouched_versions import vouched_versions
+from modcrypt.iceberg.read.table_version import TableVersion, vouched_versions
 from modcrypt.io.sources import open_source_at
 
 ENABLED = "write.metadata.delete-after-commit.enabled"

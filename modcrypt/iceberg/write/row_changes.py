@@ -261,7 +261,6 @@ def change_rows(
         choose: Function that finds the rows that are removed, and others to add.
         branch: Name of the branch; one that does not exist begins at the current snapshot.
         properties: Further members of the snapshot's summary.
-        data: Arrow data to add; None for none.
 
     Raises:
         UnsupportedFormatError: Read restrictions apply to the table.

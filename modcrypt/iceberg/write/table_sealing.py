@@ -35,13 +35,7 @@ _ACCEPT = "seal_table with accept=True (modcrypt iceberg seal --accept)"
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """A seal that is to be made: who signs it, and what it follows.
-
-    Attributes:
-        ledger: Ledger of the table.
-        writer: Keys that sign.
-        former: What the seal follows.
-    """
+    """A seal that is to be made: who signs it, and what it follows."""
 
     ledger: Ledger
     writer: SealWriter

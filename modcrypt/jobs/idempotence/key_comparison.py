@@ -100,9 +100,7 @@ class NewKeys:
         """Return how a file differs from a policy; None if it does not.
 
         Args:
-            footer: Open footer of the file.
             prefix: AAD prefix of the file by the policy.
-            facts: Facts about the keys of the file.
         """
         return self._compare_modes(footer, prefix) or self._compare_key_facts(facts)
 
@@ -242,11 +240,7 @@ def _compare_wrapping(policy: Policy, master_key_id: str, key: WrappedKey) -> st
 
 
 class ExternalMaterial:
-    """The external key material of a file, read when a key needs it.
-
-    Args:
-        place: Place of the file.
-    """
+    """The external key material of a file, read when a key needs it."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -255,8 +249,7 @@ class ExternalMaterial:
     def find(self, reference: KeyReference) -> KeyMaterial:
         """Return the material of a key.
 
-        Raises:
-            ModcryptError: The material cannot be read, or lacks the key.
+        Raise ModcryptError if the material cannot be read, or lacks the key.
         """
         if self._store is None:
             self._store = read_store(self._place)
@@ -276,10 +269,7 @@ class KeyFacts(NamedTuple):
     """Facts about the keys of a file, by which it is compared with a policy.
 
     Attributes:
-        has_rows: Whether the file has row groups.
-        leaves: Paths of its leaf columns.
         plain: Dotted names of the plaintext columns.
-        footer: The footer key.
         columns: The keys of columns that have one of their own, by dotted name.
         recipients: Ids of the recipients to whom the file is encrypted, too.
         erased: Dotted names of columns whose keys are gone on purpose; nothing is known of them.
@@ -311,10 +301,6 @@ def gather_key_facts(
 
     Args:
         place: Place of the file, for its external key material.
-        footer: Footer of the file.
-        leaves: Paths of its leaf columns.
-        plain: Dotted names of the plaintext columns.
-        columns: The keys of columns that have one of their own, by dotted name.
 
     Raises:
         ModcryptError: Key metadata is malformed, or external key material cannot be read.

@@ -47,8 +47,7 @@ class UnreadError(ValueError):
 def parse_lines(source: Source) -> Iterator[Any]:
     """Yield the values of a file with one in each line, or with one in all.
 
-    Raises:
-        UnreadError: The file is too large, or is not JSON.
+    Raise UnreadError if the file is too large, or is not JSON.
     """
     if source.size > MAX_LOG:
         raise UnreadError(f"it has more than {MAX_LOG} bytes")

@@ -94,13 +94,9 @@ def run_verb(
     """Yield the result of each file, in order; threads process the files.
 
     Args:
-        verb: The verb.
-        files: The files.
         settings: References to keys; None without keys.
-        jobs: Number of files processed concurrently.
         fail: Function that returns what stands for the result of a file that failed; by default,
             the row of a report.
-        arguments: Arguments of the verb.
     """
     prepared = verb.prepare(**arguments)
     job = verb.open(settings, None, **prepared)

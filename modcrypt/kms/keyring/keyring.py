@@ -358,11 +358,8 @@ def open_keyring(uri: str, *, passphrase: Passphrase | None = None) -> Keyring:
     """Open the keyring that a URI names: `file:PATH[?passphrase=env:NAME|file:PATH][#KEY]`.
 
     The path has percent-escapes. The query names the place of the passphrase, which is not passed
-    then; the fragment names the default master key.
-
-    Raises:
-        ValueError: The URI has another form, or there are two passphrases.
-        FileNotFoundError, KeyRetrievalError: As `Keyring`.
+    then; the fragment names the default master key. Raise ValueError if the URI has another form,
+    or there are two passphrases; and FileNotFoundError or KeyRetrievalError as `Keyring`.
     """
     parsed = parse_keyring_uri(uri)
     path = extract_path(parsed.location)

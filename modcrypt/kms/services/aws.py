@@ -84,11 +84,9 @@ _SIGNING = {
 def open_aws(uri: str, *, client: Any = None) -> AwsKms:
     """Return a client of AWS KMS in one region; it sends nothing yet.
 
-    `client` is one of boto3 for KMS, for other credentials or another endpoint.
-
-    Raises:
-        ValueError: The URI has another form, no region is named, the region is not the client's, or
-            the endpoint would receive keys without TLS.
+    `client` is one of boto3 for KMS, for other credentials or another endpoint. Raise ValueError if
+    the URI has another form, no region is named, the region is not the client's, or the endpoint
+    would receive keys without TLS.
     """
     parts = parse_kms_uri(uri, frozenset({"region"}))
     key = parts.location.removeprefix("//") or None
@@ -232,8 +230,7 @@ class AwsKms(UnpicklableClient):
     def create_key(self, master_key_id: str) -> MasterKey:
         """Create a master key (SYMMETRIC_DEFAULT, AES-256) and its alias, `alias/NAME` or NAME.
 
-        Raises:
-            ValueError: The alias exists, or is not valid; KMS itself chooses ids and ARNs.
+        Raise ValueError if the alias exists, or is not valid; KMS itself chooses ids and ARNs.
         """
         alias = _format_alias(master_key_id)
         if not _ALIAS.fullmatch(alias) or alias.startswith("alias/aws/"):

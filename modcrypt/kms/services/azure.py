@@ -90,11 +90,9 @@ _EACH_CALL: dict[str, Any] = {
 def open_azure(uri: str, *, client: KeyClient | None = None) -> AzureKms:
     """Return the client of a vault of Azure Key Vault.
 
-    `algorithm` in the URI is RSA-OAEP-256 (the default) or A256KW.
-    `client` is Azure's client of the same vault; by default, one with Azure's default credentials.
-
-    Raises:
-        ValueError: The URI names no vault of Azure, or another vault than the client's.
+    `algorithm` in the URI is RSA-OAEP-256 (the default) or A256KW. `client` is Azure's client of
+    the same vault; by default, one with Azure's default credentials. Raise ValueError if the URI
+    names no vault of Azure, or another vault than the client's.
     """
     parts = parse_kms_uri(uri, frozenset({"algorithm"}))
     host, _, name = parts.location.removeprefix("//").partition("/keys/")

@@ -73,11 +73,8 @@ _DENIED = (
 def open_gcp(uri: str, *, client: kms_v1.KeyManagementServiceClient | None = None) -> GcpKms:
     """Return the client of a key ring of Google Cloud KMS.
 
-    `client` is Google's; by default, one with Google's default credentials.
-
-    Raises:
-        ValueError: The URI names no key ring.
-        KeyAccessDeniedError: No default credentials exist.
+    `client` is Google's; by default, one with Google's default credentials. Raise ValueError if the
+    URI names no key ring, and KeyAccessDeniedError if no default credentials exist.
     """
     parts = parse_kms_uri(uri)
     ring, _, name = parts.location.removeprefix("//").partition("/cryptoKeys/")

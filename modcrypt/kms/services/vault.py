@@ -308,9 +308,8 @@ class VaultKms(UnpicklableClient):
     def disable_key(self, master_key_id: str, version: int | None = None) -> MasterKey:
         """Disable unwrapping by all versions up to `version`; OpenBao can disable a whole key, too.
 
-        Raises:
-            ValueError: The version is less than 1.
-            KeyRetrievalError: The version is the newest; or Vault cannot disable a whole key.
+        Raise ValueError if the version is less than 1; and KeyRetrievalError if the version is the
+        newest; or Vault cannot disable a whole key.
         """
         if version is not None and version < 1:
             raise ValueError(f"versions of a key start at 1; there is no version {version}")

@@ -179,9 +179,8 @@ def encode_statement(
 def read_statement(source: Source, trust: Trust, form: SealFormat) -> Statement:
     """Verify and parse a statement, without its content.
 
-    Raises:
-        IntegrityError: Too few of the trusted keys signed it, or it was altered.
-        FormatError: It is signed, but malformed, or of another format.
+    Raise IntegrityError if too few of the trusted keys signed it, or it was altered; and
+    FormatError if it is signed, but malformed, or of another format.
     """
     if source.size > MAX_SEAL:
         raise IntegrityError(f"a seal has at most {MAX_SEAL} bytes")

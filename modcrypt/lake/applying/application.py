@@ -192,8 +192,6 @@ class PlanRun:
     """The work on the files of a plan.
 
     Args:
-        policies: Policies of the files.
-        jobs: Number of files processed concurrently; None for the default.
         note_progress: Function called after each file.
         proof: Proofs of the new wraps; files share KEKs, which are proved once.
     """

@@ -252,8 +252,7 @@ def combine_codes(codes: Sequence[int]) -> int:
 def parse_since(text: str | None) -> datetime.datetime | Literal["last"] | None:
     """Return the time that `--since` names; "last" for the last verification.
 
-    Raises:
-        click.UsageError: The text is none of these.
+    Raise click.UsageError if the text is none of these.
     """
     if text is None:
         return None

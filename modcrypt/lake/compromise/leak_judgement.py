@@ -40,9 +40,6 @@ class LeakJudge:
     """The judge of the files of one dataset.
 
     Args:
-        dataset: Declaration of the dataset.
-        choices: The compromised keys.
-        record: The record of leaks.
         find_wraps: Function that finds the data keys that some keys have wrapped before.
     """
 

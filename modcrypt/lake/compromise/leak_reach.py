@@ -62,7 +62,6 @@ class ReachSearch:
     """A search that takes the files of a dataset one by one, as they are judged.
 
     Args:
-        judge: Judge of what compromised keys open.
         is_table: Whether the dataset is a table, whose snapshots name older files.
     """
 

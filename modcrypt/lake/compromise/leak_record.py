@@ -37,7 +37,6 @@ class LeakRecord:
     """The data keys of a lake that are exposed, as far as is known since a leak.
 
     Attributes:
-        path: Path of the record.
         exposed: Fingerprints of the data keys that a compromised key may open, by the name of the
             dataset and the key.
         files: Paths of the files that had these data keys, by the same.
@@ -76,8 +75,6 @@ class LeakRecord:
         """Record the files whose data keys compromised keys may open, and that these are all.
 
         Args:
-            dataset: Name of the dataset.
-            choices: The compromised keys.
             started: When the inventory began, in seconds since 1970.
             files: The files, each with the key that may open it.
 
@@ -125,11 +122,7 @@ class LeakRecord:
 
 @dataclass(frozen=True)
 class LeakRecordFile:
-    """The record beside a declaration, which every dataset needs, and is read again if it changed.
-
-    Args:
-        declaration: Path of the declaration.
-    """
+    """The record beside a declaration, given by its path; it is read again if it changed."""
 
     declaration: str
     _known: dict[Any, LeakRecord] = field(default_factory=dict, init=False, repr=False)

@@ -20,12 +20,7 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileColumns:
-    """The columns of a file; two objects are never equal.
-
-    Attributes:
-        leaves: Paths of the leaf columns.
-        metadata: Metadata of fields, by their paths.
-    """
+    """The columns of a file; two objects are never equal."""
 
     leaves: tuple[Path, ...]
     metadata: Mapping[Path, Mapping[str, str]]
@@ -77,8 +72,7 @@ class ColumnRule:
 def make_rule(given: Any) -> ColumnRule:
     """Return the rule for a value of the declaration.
 
-    Raises:
-        ValueError: The value is neither a name or pattern, nor a table of field metadata.
+    Raise ValueError if the value is neither a name or pattern, nor a table of field metadata.
     """
     if isinstance(given, str) and given:
         return ColumnRule(given)

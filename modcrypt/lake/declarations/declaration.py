@@ -267,8 +267,7 @@ class LakeDeclaration:
     def find(self, name: str) -> AnyDataset:
         """Return a dataset by its name, also a table of a namespace (`DATASET/TABLE`).
 
-        Raises:
-            ValueError: The dataset is not declared.
+        Raise ValueError if the dataset is not declared.
         """
         dataset, _, table = name.partition("/")
         namespace = self.tables.get(dataset) if table else None

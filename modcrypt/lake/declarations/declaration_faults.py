@@ -85,7 +85,6 @@ class TomlLines:
     """The lines of a TOML text.
 
     Attributes:
-        lines: Lines of the text.
         numbers: Number of the line in which each table or member begins, counted from 1.
     """
 

@@ -30,9 +30,7 @@ class ReadDeclaration:
     """The content of a declaration, whether it is trusted or not.
 
     Attributes:
-        path: Path of the file.
         declaration: The declaration; None if there are mistakes.
-        faults: All mistakes.
         commands: Members that only a trusted declaration may have, as `MEMBER = VALUE`.
         digest: SHA-256 over the file and all files that it includes, in hex.
     """
@@ -74,7 +72,6 @@ def read_content(
     """Return the content of a declaration without a check of trust.
 
     Args:
-        path: Path of the file.
         is_found: Whether nobody named the file, so that no other user may be able to write it: in a
             shared folder such as /tmp, others could leave a declaration for the user's files.
         reads_outside: Whether included files outside its folder are opened.

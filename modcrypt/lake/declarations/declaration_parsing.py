@@ -65,7 +65,6 @@ def parse_declaration(
     """Return a declaration, or None and all mistakes in it.
 
     Args:
-        text: TOML text.
         path: Path of its file, to whose folder relative locations refer.
         default_kms: URI of the key service if the text names none.
         inclusions: Takes what the declaration commands and includes.

@@ -100,9 +100,8 @@ class Inclusions:
     def recipients(self, member: MemberPath, text: str) -> tuple[Recipient, ...]:
         """Return the recipients of a line or file.
 
-        Raises:
-            ValueError: A line is malformed, or as `read`.
-            OSError: The file cannot be read.
+        Raise ValueError if a line is malformed, or as `read`; and OSError if the file cannot be
+        read.
         """
         if text.startswith(f"{PREFIX}:"):
             return (Recipient.parse(text),)
@@ -111,9 +110,7 @@ class Inclusions:
     def writers(self, member: MemberPath, texts: Iterable[str]) -> tuple[str, ...]:
         """Return the lines of verifying keys, given as lines or files.
 
-        Raises:
-            ValueError: A key is malformed, or as `read`.
-            OSError: A file cannot be read.
+        Raise ValueError if a key is malformed, or as `read`; and OSError if a file cannot be read.
         """
         return tuple(str(self._writer(member, text)) for text in texts)
 

@@ -25,7 +25,6 @@ class Members:
         faults: Mistakes found so far.
         path: Names that lead to the dataset in the declaration.
         inclusions: Takes what the declaration commands and includes, and resolves paths.
-        given: Members of the dataset.
     """
 
     def __init__(

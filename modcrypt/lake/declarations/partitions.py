@@ -57,8 +57,7 @@ def has_other_places(template: str, allowed: Iterable[str] = ()) -> bool:
 def fill(template: str, values: Mapping[str, str]) -> str:
     """Return a template with the values of a file's partitions.
 
-    Raises:
-        ValueError: The file has no such partition, or a value could escape its pattern.
+    Raise ValueError if the file has no such partition, or a value could escape its pattern.
     """
     parts = _PLACE.split(template)
     separators = set("".join(parts[2:-1:2]))
@@ -88,8 +87,7 @@ def _check_value(name: str, values: Mapping[str, str], separators: set[str]) -> 
 def read_values(inside: str) -> dict[str, str]:
     """Return the values of the Hive partitions in a path inside a dataset.
 
-    Raises:
-        ValueError: A partition occurs twice.
+    Raise ValueError if a partition occurs twice.
     """
     values: dict[str, str] = {}
     for folder in posixpath.dirname(inside).split("/"):

@@ -54,9 +54,7 @@ def resolve_declaration(path: Path) -> Path:
 def find_record(path: Path) -> TrustRecord | None:
     """Return the record of a declaration; None if there is none.
 
-    Raises:
-        KeyRetrievalError: Another user may change the record.
-        OSError: It cannot be read.
+    Raise KeyRetrievalError if another user may change the record, and OSError if it cannot be read.
     """
     try:
         data = read_unalterable(_file_of(path), MAX_RECORD)
@@ -76,9 +74,8 @@ def list_records() -> Iterator[TrustRecord]:
 def write_record(path: Path, digest: str) -> None:
     """Record that the user trusts a declaration, in place of an older record.
 
-    Raises:
-        KeyRetrievalError: Others may write to the folder of the records.
-        OSError: The record cannot be written.
+    Raise KeyRetrievalError if others may write to the folder of the records, and OSError if the
+    record cannot be written.
     """
     file = _file_of(path)
     record = f"{digest} ".encode() + os.fsencode(resolve_declaration(path)) + b"\n"
@@ -102,11 +99,9 @@ def has_word(path: Path) -> bool:
 def check_trust(path: Path, digest: str, commands: Sequence[str]) -> None:
     """Check that a declaration which was found, not named, may give its commands.
 
-    `digest` is the SHA-256 over it and the files that it includes.
-
-    Raises:
-        ValueError: It has commands, and the user has not trusted it in this form.
-        KeyRetrievalError: Another user may change the record of trust.
+    `digest` is the SHA-256 over it and the files that it includes. Raise ValueError if it has
+    commands, and the user has not trusted it in this form; and KeyRetrievalError if another user
+    may change the record of trust.
     """
     named = os.environ.get("MODCRYPT_TRUST", "").strip().lower()
     if commands and named and not re.fullmatch(r"[0-9a-f]{64}", named, re.ASCII):

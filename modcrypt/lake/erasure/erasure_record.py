@@ -38,8 +38,6 @@ class RecordedErasure:
     """A line of the record.
 
     Attributes:
-        dataset: Name of the dataset.
-        erasure: What is erased.
         signer: Id of the key that signed the line; None if it is not signed.
     """
 
@@ -60,7 +58,6 @@ def read_record(
     """Return the lines of a record about declared datasets; none if there is no record.
 
     Args:
-        path: Path of the record.
         partitions: Names of the partitions of each declared dataset; None for a table.
         writers: Keys of each dataset with `signed_by`, one of which must have signed its lines.
 

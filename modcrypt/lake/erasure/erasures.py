@@ -100,7 +100,6 @@ class Erasures:
     """All statements about one dataset, by what they name: there may be many, and many files.
 
     Args:
-        statements: The statements.
         unquote: Function that decodes the names and values of partitions in paths.
     """
 

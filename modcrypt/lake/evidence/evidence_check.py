@@ -61,7 +61,6 @@ def check_evidence(
     """Check a record; without a file it has no lines.
 
     Args:
-        path: Path of the record.
         signers: Keys, one of which must have signed each line; none to check no signature.
         at_least: A line that the record must have, `NUMBER` or `NUMBER:HASH`.
         events: Number of events to return, the newest ones; None for all.

@@ -57,7 +57,6 @@ class EvidenceLine:
     """A line, and its place in the chain.
 
     Attributes:
-        event: What it states.
         previous: SHA-256 of the line before, in hex.
         members: All members as JSON values, among them a signature if it has one.
     """
@@ -75,8 +74,7 @@ def record_path(declaration: str | os.PathLike[str]) -> Path:
 def make_line(event: EvidenceEvent, previous: str, signing_key: SigningKey | None) -> bytes:
     """Return the line of an event, whose `hash` does not count, with its end.
 
-    Raises:
-        KeyRetrievalError: The signing key is refused or unavailable.
+    Raise KeyRetrievalError if the signing key is refused or unavailable.
     """
     members = {name: value for name, value in _write(event).items() if name != "hash"}
     return encode_line({"schema": SCHEMA, "previous": previous, **members}, signing_key)
@@ -107,8 +105,7 @@ def hash_line(text: bytes) -> str:
 def parse_line(text: bytes) -> EvidenceLine:
     """Return what a line says, without a look at its place and signature.
 
-    Raises:
-        ValueError: It is not a line of evidence in the form in which modcrypt writes it.
+    Raise ValueError if it is not a line of evidence in the form in which modcrypt writes it.
     """
     if len(text) > MAX_LINE:
         raise ValueError(f"is longer than {MAX_LINE} bytes")

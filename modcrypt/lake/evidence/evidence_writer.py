@@ -46,7 +46,6 @@ class EvidenceWriter:
     """The writer of the record of a lake; it does nothing if the declaration has no `[evidence]`.
 
     Args:
-        declaration: Declaration of the lake.
         given_key: Key of the caller, which signs if the declaration names none.
     """
 
@@ -87,7 +86,6 @@ class EvidenceWriter:
         """Record an event: what the block adds to the list, or that it fails.
 
         Args:
-            event: Name of the event.
             is_off: Whether to record nothing.
             begins: Whether a line says that it begins, because it changes something.
             texts: Further attributes of its lines.

@@ -18,7 +18,6 @@ def link_records(declaration: str, before: EvidenceEvent | None) -> tuple[Linked
     """Return the records beside a declaration as they are now, those that exist.
 
     Args:
-        declaration: Path of the declaration.
         before: The event before; None if there is none, so that no line counts as added.
 
     Raises:
@@ -45,10 +44,8 @@ def _link_record(path: Path, before: EvidenceEvent | None) -> LinkedRecord:
 def list_altered(folder: Path, claims: Iterable[LinkedRecord]) -> Iterator[LinkedRecord]:
     """Yield the claims about records that no longer begin with the bytes that they name.
 
-    Each record is read once, whatever their number; claims about fewer bytes come first.
-
-    Raises:
-        OSError: A record cannot be read.
+    Each record is read once, whatever their number; claims about fewer bytes come first. Raise
+    OSError if a record cannot be read.
     """
     ordered = sorted(claims, key=lambda claim: (claim.name, claim.bytes))
     for name in dict.fromkeys(claim.name for claim in ordered):

@@ -22,11 +22,7 @@ from modcrypt.parquet.rewrite.changes import Change
 
 @dataclass(frozen=True)
 class DeclaredEncryption:
-    """The encryption of each file of a dataset as declared, by its path and its columns.
-
-    Args:
-        policies: Policies of the files.
-    """
+    """The encryption of each file of a dataset as declared, by its path and its columns."""
 
     policies: DatasetPolicies
 
@@ -52,9 +48,8 @@ class DeclaredEncryption:
     ) -> KeyedEncryption:  # fmt: skip
         """Return the encryption of a file that is converted, with the columns of its source.
 
-        Raises:
-            ValueError: The target is outside the dataset, or as `DatasetPolicies.policy`.
-            ModcryptError, OSError: The columns cannot be read.
+        Raise ValueError if the target is outside the dataset, or as `DatasetPolicies.policy`; and
+        ModcryptError or OSError if the columns cannot be read.
         """
         if not self.policies.dataset.needs_columns:
             return self._of_columns(target, None)

@@ -57,7 +57,6 @@ class DeclaredKeys:
     """A key retriever that opens each file of a dataset as declared.
 
     Args:
-        policies: Policies of the files.
         master_key_ids: Ids of further master keys to accept, although they are not declared.
         identities: Identities that open the files, too.
         exactly: Whether each key must be under the master key that is declared for its use; else
@@ -84,8 +83,7 @@ class DeclaredKeys:
     ) -> FileDecryptionProperties:
         """Return the declared properties of a file, with what the caller demands in addition.
 
-        Raises:
-            ValueError: As `DatasetPolicies.reading`, or the file is outside the dataset.
+        Raise ValueError as `DatasetPolicies.reading`, or the file is outside the dataset.
         """
         place = require_place(source.place)
         declared = replace(

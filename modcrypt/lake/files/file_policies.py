@@ -61,10 +61,7 @@ class DatasetPolicies:
     """The policies of the files of a dataset.
 
     Args:
-        dataset: Declaration of the dataset.
-        client: Client of the lake's key service.
         audit: Path of a file to which uses of keys are appended; None for none.
-        signing_key: Key that signs new files; None for none.
     """
 
     dataset: DatasetDeclaration
@@ -148,11 +145,8 @@ class DatasetPolicies:
     def policy(self, path: str, columns: FileColumns | None) -> Policy:
         """Return the policy of a file, given its path inside the dataset and its columns.
 
-        Without columns, the policy has only the rules that name columns.
-
-        Raises:
-            ValueError: A partition value is missing or may not be used, or rules contradict each
-                other.
+        Without columns, the policy has only the rules that name columns. Raise ValueError if a
+        partition value is missing or may not be used, or rules contradict each other.
         """
         values = self._values_of(path)
         key = tuple(values.items()), columns if self.dataset.needs_columns else None
@@ -202,8 +196,7 @@ class DatasetPolicies:
     def writing(self, policy: Policy) -> KeyedEncryption:
         """Return `encryption(policy)`, for files that readers of the dataset must accept.
 
-        Raises:
-            ValueError: As `check_signing_key`, or new keys would be under a compromised master key.
+        Raise ValueError as `check_signing_key`, or a key for new files is compromised.
         """
         self.check_signing_key()
         keys = {policy.footer_key, *policy.column_keys} - self._safe_keys
@@ -253,7 +246,6 @@ class DatasetPolicies:
         """Return the properties that open a file exactly as declared, given its columns.
 
         Args:
-            path: Path of the file inside the dataset.
             columns: Columns of the file; None if no rule depends on them, or to open the footer.
             further: Ids of further master keys to accept; by default the previous ones.
 
@@ -289,10 +281,8 @@ class DatasetPolicies:
         A declared writer must have signed it.
 
         Args:
-            place: Place of the file.
             aad_prefix: Template of the AAD prefix, empty for files without one; None for the
                 declared one.
-            master_key_ids: Further master keys to accept.
         """
         path = self.path_of(place)
         key = self.group_of(path), aad_prefix, frozenset(master_key_ids)
@@ -321,8 +311,7 @@ class DatasetPolicies:
     ) -> Comparison:  # fmt: skip
         """Compare a file with the declaration, which gives it an AAD prefix.
 
-        Raises:
-            ValueError: As `policy`.
+        Raise ValueError as `policy`.
         """
         keys, previous = self.new_keys(self.policy(path, columns)), self.dataset.previous
         why = keys.compare_facts(footer, prefix, facts)
@@ -370,9 +359,5 @@ def is_encrypted(source: Source) -> bool:
 
 
 def read_plain_columns(source: Source) -> FileColumns:
-    """Return the columns of a plaintext file.
-
-    Raises:
-        ModcryptError: As `read_plain`.
-    """
+    """Return the columns of a plaintext file; raise ModcryptError as `read_plain`."""
     return read_columns(read_plain(source))

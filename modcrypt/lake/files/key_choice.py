@@ -89,7 +89,6 @@ def check_known(
     """Check that keys exist, so that a misspelt one is not taken for one that opens nothing.
 
     Args:
-        choices: The keys.
         masters: Master keys that the key service lists, by id; empty if it lists none.
         others: Further ids that are known, such as those of keys that were destroyed.
         list_uses: Function that returns the keys of all files; it is called if the others do not
@@ -132,10 +131,8 @@ def check_writing(
     """Check that no compromised key would protect new files of a dataset.
 
     `templates` are ids, or their templates, of master keys for new files. `find_newest` returns the
-    version with which a master key wraps; None if it is unknown.
-
-    Raises:
-        ValueError: A key is compromised, and has no newer version that is not.
+    version with which a master key wraps; None if it is unknown. Raise ValueError if a key is
+    compromised, and has no newer version that is not.
     """
     choices = tuple(compromised)
     for choice in choices:
@@ -160,11 +157,7 @@ def _advise(choice: KeyChoice, newest: str | None) -> str:
 
 
 class KeyTrial:
-    """Wraps on trial: the first with a master key shows whether it exists and may be used.
-
-    Args:
-        client: Client of the key service.
-    """
+    """Wraps on trial: the first with a master key shows whether it exists and may be used."""
 
     def __init__(self, client: KmsClient) -> None:
         self._client = client
@@ -173,10 +166,8 @@ class KeyTrial:
     def wrap_with(self, key: str, aad: str = "", known: Iterable[str] = ()) -> str | None:
         """Wrap a key that is thrown away; return the version that wraps, None if unknown.
 
-        `known` are ids that a misspelt one is compared with.
-
-        Raises:
-            KeyRetrievalError: The key service has no such master key, refuses, or is unavailable.
+        `known` are ids that a misspelt one is compared with. Raise KeyRetrievalError if the key
+        service has no such master key, refuses, or is unavailable.
         """
         if (key, aad) not in self._versions:
             try:

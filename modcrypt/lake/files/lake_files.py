@@ -55,7 +55,6 @@ class LakeFiles:
     """The files of a dataset and of its source folder. Each iteration lists them again.
 
     Args:
-        root: Folder or file of the dataset.
         include: Pattern that the paths of its files match; None for all visible files.
         source: Folder whose plaintext files are encrypted into the dataset; None for none.
         parts: Paths inside the dataset of the files and folders to list; none for all.
@@ -132,10 +131,8 @@ class LakeFiles:
     def list_waiting(self) -> Iterator[tuple[LakeFile, bool]]:
         """Yield the files of the source folder whose encrypted copy is missing or older.
 
-        With each, yield whether it has changed since it was encrypted.
-
-        Raises:
-            FileNotFoundError, OSError: As iterating.
+        With each, yield whether it has changed since it was encrypted. Raise FileNotFoundError or
+        OSError as iterating.
         """
         if self.source is None:
             return

@@ -194,8 +194,6 @@ def add_reach(
     """Return the impact of a key with what else keeps data keys that it opens.
 
     Args:
-        impact: Impact of the key.
-        status: Status of the dataset.
         judge: Judge that takes this key alone for compromised.
         absent: Files that only key material names, with the keys in it.
     """

@@ -75,9 +75,6 @@ def follow_keys(
     """Yield the steps from a file, or a column of it, to its key service; end at a refusal.
 
     Args:
-        examination: Examination of the files of the dataset.
-        place: Place of the file.
-        column: Dotted name of a column; None for the file.
         judge: Function that returns the state of a file with what is compromised or erased.
         is_doubted: Whether `apply` encrypts the file, if it is plaintext, only on request.
     """

@@ -58,7 +58,6 @@ def draw_report(report: LakeReport, links: Mapping[tuple[str, str], str]) -> str
     """Return the page of a report.
 
     Args:
-        report: The report.
         links: Addresses of the pages of files, by dataset and path.
 
     Raises:

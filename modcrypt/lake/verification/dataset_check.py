@@ -81,11 +81,9 @@ def verify_files(
     """Verify the files of a dataset against its declaration, and cache which are correct.
 
     Args:
-        files, policies, cache: Files of the dataset, and what is known of them.
         is_unchanged: Function that returns whether a file need not be verified; it is only
             compared with the others.
         check: Function that verifies files elsewhere; None to verify them here.
-        jobs: Number of files verified concurrently here; None for the default.
         progress: Function called with the number of bytes checked here so far.
 
     Raises:
@@ -321,8 +319,6 @@ def find_overlaps(
     """Yield a fault for each other dataset that claims files of a dataset, too.
 
     Args:
-        policies: Policies of the dataset.
-        others: Policies of the other datasets of files.
         tables: Folders of the tables, by their names.
     """
     root = policies.root.place.resolve()

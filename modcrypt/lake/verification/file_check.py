@@ -41,8 +41,6 @@ class FileCheck:
     """The verification of the files of a dataset, each with one opening of its footer.
 
     Args:
-        policies: Policies of the files.
-        jobs: Number of files verified concurrently; None for the default.
         progress: Function called with the number of bytes checked so far.
     """
 

@@ -106,9 +106,8 @@ def _move_chunk(chunk: ThriftStruct, start: int) -> ThriftStruct:
 def encode_values(file: OpenFile, plan: ReadPlan, subjects: SubjectKeys) -> CellValues | None:
     """Return the values of the cells in a plan's columns; None if these have no cells.
 
-    Raises:
-        LimitError: The cells, or their values, exceed `MAX_VALUES`.
-        ModcryptError, ValueError: As `ParquetFile.read`.
+    Raise LimitError if the cells, or their values, exceed `MAX_VALUES`; and ModcryptError or
+    ValueError as `ParquetFile.read`.
     """
     with ParquetFile.of_open_file(file, subjects) as reader:
         paths = reader.cell_paths

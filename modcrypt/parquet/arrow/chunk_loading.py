@@ -314,7 +314,6 @@ def load_pages(
 
     Args:
         plan: Plan for one row group and one column without repetition.
-        locations: Page locations of the chunk's offset index.
         pages: Number of rows of each wanted page, by the page's index, in ascending order.
     """
     (span,) = (span for span in plan.spans if span.part is Part.PAGES)

@@ -145,8 +145,7 @@ def split_bytes(dense: pa.Array) -> tuple[bytes, list[int]]:
 def join_bytes(values: Sequence[bytes], lengths: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a binary array of values of these lengths; several parts may be one value.
 
-    Raises:
-        ValueError: The values are too long for the type.
+    Raise ValueError if the values are too long for the type.
     """
     data, is_large = b"".join(values), pt.is_large_binary(kind)
     if not is_large and len(data) > _MAX_BYTES:

@@ -46,7 +46,6 @@ def plain_metadata(
     """Return the footer of a plaintext file with these row groups, and the pages of null columns.
 
     Args:
-        plan: Wanted columns and row groups of an open file.
         row_groups: Row groups of the new footer, which are changed; None to copy the wanted ones.
         nulls_at: Offset at which the pages of null columns will be written.
         remove_added: Remove the fields that encryption added.

@@ -151,7 +151,6 @@ def find_kept(
     """Return the bytes of a source that decryption of the new file would not restore.
 
     Args:
-        source: The plaintext file.
         moves: Its parts, in the order in which they were written.
         respelt: Those of its indexes and filters whose bytes decryption would not restore.
         body_end: Offset of its footer.

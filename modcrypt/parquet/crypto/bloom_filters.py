@@ -29,10 +29,8 @@ class BloomFilter(NamedTuple):
 def encrypt_bloom_filter(cipher: ChunkCipher | None, span: Span, data: bytes) -> bytes:
     """Encrypt the plaintext bloom filter that `span` holds (PME 4.4.2, types 8 and 9).
 
-    Without a cipher, only check it.
-
-    Raises:
-        FormatError: The header's size does not match the bitset.
+    Without a cipher, only check it. Raise FormatError if the header's size does not match the
+    bitset.
     """
     header, size = decode("BloomFilterHeader", data)
     _check_size(span, header.numBytes, len(data) - size)
@@ -45,10 +43,8 @@ def encrypt_bloom_filter(cipher: ChunkCipher | None, span: Span, data: bytes) ->
 def part_modules(span: Span, data: bytes) -> list[tuple[ModuleType, int, int]]:
     """Return the modules of an index or a bloom filter, and their places in the file.
 
-    `data` is the part's beginning, at least 4 bytes.
-
-    Raises:
-        TruncationError: The length of a bloom filter's header leaves no bytes for a bitset.
+    `data` is the part's beginning, at least 4 bytes. Raise TruncationError if the length of a bloom
+    filter's header leaves no bytes for a bitset.
     """
     if span.part is not Part.BLOOM_FILTER:
         return [(ModuleType[span.part.name], span.start, span.end)]
@@ -130,8 +126,7 @@ def is_known_kind(header: ThriftStruct) -> bool:
 def may_hold(header: ThriftStruct, bitset: bytes, hashes: Iterable[int]) -> bool:
     """Return whether the filter may hold one of these hashes; True for a filter of unknown kind.
 
-    Raises:
-        FormatError: The bitset is not a whole number of blocks.
+    Raise FormatError if the bitset is not a whole number of blocks.
     """
     if not is_known_kind(header):
         return True

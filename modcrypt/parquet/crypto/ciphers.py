@@ -88,11 +88,9 @@ class FileCipher:
     ) -> bytes:
         """Decrypt one metadata module that fills `data` exactly, including its framing.
 
-        `hint` is a possible cause, added to the error for a wrong tag.
-
-        Raises:
-            TruncationError: The module's length field and `data` disagree.
-            TagMismatchError: The module does not authenticate.
+        `hint` is a possible cause, added to the error for a wrong tag. Raise TruncationError if the
+        module's length field and `data` disagree; and TagMismatchError if the module does not
+        authenticate.
         """
         check_length(module, data)
         try:
@@ -152,10 +150,8 @@ class ChunkCipher:
     def page_aads(self, is_dictionary: bool, ordinal: int) -> tuple[bytes, bytes]:
         """Return the AADs of a page's header and body (PME 4.4.2).
 
-        The ordinal counts the chunk's data pages; its dictionary has none.
-
-        Raises:
-            LimitError: The chunk has more pages than ordinals can number.
+        The ordinal counts the chunk's data pages; its dictionary has none. Raise LimitError if the
+        chunk has more pages than ordinals can number.
         """
         if is_dictionary:
             header = self._aads.of_type(ModuleType.DICTIONARY_PAGE_HEADER)
@@ -186,11 +182,9 @@ def assign_keys(
 ) -> list[ColumnKey | None]:
     """Return the key of each leaf; None for plaintext.
 
-    `checked` skips `check_names`, which has already accepted the names.
-
-    Raises:
-        ValueError: The properties name a column that the file does not have, or use a name that
-            matches several columns.
+    `checked` skips `check_names`, which has already accepted the names. Raise ValueError if the
+    properties name a column that the file does not have, or use a name that matches several
+    columns.
     """
     assert isinstance(properties.footer_key, Key)
     footer = ColumnKey(properties.footer_key, own=False)

@@ -322,10 +322,7 @@ def _project_field(field: Any, fates: Iterator[Fate], keep_metadata: bool) -> An
     """Return an Arrow field after the changes to its leaves; None if no leaf remains.
 
     `keep_metadata` keeps the metadata of a group without some of its children, which it may
-    describe.
-
-    Raises:
-        StopIteration: The field has more leaves than there are fates.
+    describe. Raise StopIteration if the field has more leaves than there are fates.
     """
     import pyarrow as pa
 

@@ -40,8 +40,7 @@ class CryptoFields(NamedTuple):
 def read_crypto_fields(tail: Tail) -> CryptoFields:
     """Read the fields that are needed to authenticate the footer, and no others.
 
-    Raises:
-        FormatError: The bytes violate the format.
+    Raise FormatError if the bytes violate the format.
     """
     if tail.magic == MAGIC_ENCRYPTED:
         crypto, end = decode("FileCryptoMetaData", tail.data)
@@ -53,11 +52,8 @@ def read_crypto_fields(tail: Tail) -> CryptoFields:
 def stored_prefix(tail: Tail, name: str) -> bytes | None:
     """Return the AAD prefix that a file stores, or None if it stores none.
 
-    The prefix is not authenticated: use it only to decide which prefix to require.
-
-    Raises:
-        PlaintextError: The file is not encrypted.
-        FormatError: The bytes violate the format.
+    The prefix is not authenticated: use it only to decide which prefix to require. Raise
+    PlaintextError if the file is not encrypted, and FormatError if the bytes violate the format.
     """
     union = read_crypto_fields(tail).algorithm
     if union is None:
@@ -74,8 +70,7 @@ def plaintext_file_error(name: str) -> PlaintextError:
 def read_algorithm(union: ThriftStruct) -> tuple[str, ThriftStruct]:
     """Return the name of the algorithm that a file declares, and its struct (PME 5.2).
 
-    Raises:
-        UnsupportedFormatError: It is neither of the format's two algorithms.
+    Raise UnsupportedFormatError if it is neither of the format's two algorithms.
     """
     gcm, ctr = union.AES_GCM_V1, union.AES_GCM_CTR_V1
     if (gcm is None) == (ctr is None):
@@ -88,10 +83,8 @@ def check_algorithm(name: str, properties: FileDecryptionProperties) -> None:
 
     The algorithm of a file with an encrypted footer is not authenticated: an attacker who renames
     AES_GCM_V1 to AES_GCM_CTR_V1 could have GCM pages decrypted without checking their tags (PME
-    4.2.2).
-
-    Raises:
-        UnsupportedFormatError: `properties.accept_algorithms` does not contain the name.
+    4.2.2). Raise UnsupportedFormatError if `properties.accept_algorithms` does not contain the
+    name.
     """
     if name not in properties.accept_algorithms:
         raise UnsupportedFormatError(

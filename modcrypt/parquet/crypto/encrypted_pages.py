@@ -308,10 +308,8 @@ def opens_as_gcm(cipher: ChunkCipher, module: memoryview, aad: bytes) -> bool:
 def measure_levels(encrypted: EncryptedPage) -> int:
     """Return how many bytes of plaintext levels a body begins with if it has parquet-java's layout.
 
-    Return 0 if the length field after the levels does not fit.
-
-    Raises:
-        FormatError: The header of a data page V2 lacks the levels' lengths.
+    Return 0 if the length field after the levels does not fit. Raise FormatError if the header of a
+    data page V2 lacks the levels' lengths.
     """
     body, clear = encrypted.body, _declared_levels(encrypted)
     rest = len(body) - clear

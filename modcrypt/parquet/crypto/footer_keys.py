@@ -52,11 +52,8 @@ def list_key_metadata(
 ) -> tuple[list[FooterKey], bool]:
     """Return the keys of a file, and whether an encrypted footer may hide those of columns.
 
-    Without properties nothing is authenticated.
-
-    Raises:
-        PlaintextError: The file is not encrypted.
-        ModcryptError: The footer cannot be opened, or the bytes violate the format.
+    Without properties nothing is authenticated. Raise PlaintextError if the file is not encrypted;
+    and ModcryptError if the footer cannot be opened, or the bytes violate the format.
     """
     tail = read_tail(source)
     if properties is not None:
@@ -146,10 +143,8 @@ class KeyUses:
 def key_uses(source: Source, properties: FileDecryptionProperties | None = None) -> KeyUses:
     """Return the keys that a file needs, and for which parts.
 
-    Without properties nothing is authenticated.
-
-    Raises:
-        ModcryptError: The footer cannot be opened, or the bytes violate the format.
+    Without properties nothing is authenticated. Raise ModcryptError if the footer cannot be opened,
+    or the bytes violate the format.
     """
     tail = read_tail(source)
     union, footer, _ = read_crypto_fields(tail)

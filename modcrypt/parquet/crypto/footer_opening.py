@@ -74,9 +74,8 @@ _SMALL_FOOTER = 4 << 10
 def read_plain(source: Source) -> Footer:
     """Read the footer of a plaintext file.
 
-    Raises:
-        UnsupportedFormatError: The file is already encrypted.
-        FormatError: The file is not Parquet, or is damaged.
+    Raise UnsupportedFormatError if the file is already encrypted; and FormatError if the file is
+    not Parquet, or is damaged.
     """
     tail = read_tail(source)
     refusal = UnsupportedFormatError(

@@ -48,10 +48,8 @@ def look_for_key(
     """Return a key, or why there is none; malformed key material is a fault of the file.
 
     `given` is the caller's key, `metadata` the file's key metadata, and `column` a dotted name,
-    which is None for the footer key.
-
-    Raises:
-        KeyRetrievalError: The report is strict, and the key retriever failed.
+    which is None for the footer key. Raise KeyRetrievalError if the report is strict, and the key
+    retriever failed.
     """
     missing = "there is no footer key" if column is None else "there is no key for it"
     what = "footer key" if column is None else f"column {column}"
@@ -105,11 +103,9 @@ class ColumnKeys:
     def find(self, column: int, own: EncryptionWithColumnKey) -> KeyAnswer:
         """Return the key of a column, or why there is none.
 
-        `own` is the EncryptionWithColumnKey of one of the column's chunks.
-
-        Raises:
-            FormatError: The report is strict, and `own` names another column.
-            KeyRetrievalError: The report is strict, and the key retriever failed.
+        `own` is the EncryptionWithColumnKey of one of the column's chunks. Raise FormatError if the
+        report is strict, and `own` names another column; and KeyRetrievalError if the report is
+        strict, and the key retriever failed.
         """
         asked = own.path_in_schema, own.key_metadata
         known = self._known.get(column)

@@ -45,9 +45,7 @@ def read_counts(header: PageHeader) -> tuple[int, int, int]:
     """Return the numbers of values, nulls and rows of a data page; -1 if a V1 header lacks one.
 
     The numbers come first in a struct that follows the sizes or the CRC, which allows a fast path.
-
-    Raises:
-        FormatError: The header has no such struct.
+    Raise FormatError if the header has no such struct.
     """
     kind, data = header.type, header.raw
     at, last = (header.size_end, 3) if header.crc is None else (header.crc_end, 4)

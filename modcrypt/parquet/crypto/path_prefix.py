@@ -57,9 +57,8 @@ class PathPrefix(NamedTuple):
     def of(self, place: Place | None) -> bytes:
         """Return the prefix of the file at a place; None stands for bytes and file objects.
 
-        Raises:
-            ValueError: The prefix depends on the file's place, and the place or the root is
-                unknown, or the file is outside the root.
+        Raise ValueError if the prefix depends on the file's place, and the place or the root is
+        unknown, or the file is outside the root.
         """
         if _PATH not in self.template and _NAME not in self.template:
             return self.template

@@ -122,10 +122,8 @@ class Relocation:
         """Update an offset index's page locations.
 
         `corrects_sizes` adds the page headers to the sizes of pages that were copied, if they lack
-        them: see `has_sizes`.
-
-        Raises:
-            FormatError: The locations are not those of the chunk's data pages.
+        them: see `has_sizes`. Raise FormatError if the locations are not those of the chunk's data
+        pages.
         """
         move = self.chunks[span.row_group].get(span.column)
         locations = index.page_locations
@@ -152,8 +150,7 @@ class Relocation:
     def update(self, row_groups: list[ThriftStruct]) -> set[str]:
         """Give row groups their new offsets and sizes; return the names of added fields.
 
-        Raises:
-            FormatError: A chunk's page offsets are not those of its pages.
+        Raise FormatError if a chunk's page offsets are not those of its pages.
         """
         absent: set[str] = set()
         adds_stats = any(m.encoding_stats is not None for ms in self.chunks for m in ms.values())

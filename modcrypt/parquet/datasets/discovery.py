@@ -72,8 +72,7 @@ class Dataset(NamedTuple):
 def leave_out_erased(dataset: Dataset, properties: Any) -> Dataset:
     """Return a dataset without the files that the keys' own declaration says are erased.
 
-    Raises:
-        KeyNotFoundError: All files are erased, or one is and must not be left out.
+    Raise KeyNotFoundError if all files are erased, or one is and must not be left out.
     """
     find = getattr(getattr(properties, "key_retriever", None), "find_erased", None)
     if find is None:

@@ -312,8 +312,7 @@ def _read_length(data: bytes, at: i64) -> tuple[i64, i64]:
 def read_binary(data: bytes, at: i64) -> tuple[bytes, i64]:
     """Read a binary; return it and the position after it.
 
-    Raises:
-        LimitError: It declares more bytes than exist.
+    Raise LimitError if it declares more bytes than exist.
     """
     length, at = _read_length(data, at)
     if length > len(data) - at:
@@ -535,10 +534,7 @@ def _locate(field: Field, data: bytes, at: i64, end: i64) -> Located:
 def read_located(plan: StructPlan, data: bytes, at: i64, lazy: i64) -> tuple[Any, i64]:
     """Read a struct that was located before, with its own lazy fields still located only.
 
-    Return it and the position after its STOP.
-
-    Raises:
-        FormatError: The bytes are not that struct.
+    Return it and the position after its STOP. Raise FormatError if the bytes are not that struct.
     """
     try:
         return read_struct(plan, data, at, 0, lazy)
@@ -694,8 +690,7 @@ _BYTES: Final = [bytes((byte,)) for byte in range(256)]
 def write_struct(out: Parts, plan: StructPlan, value: Any) -> None:
     """Append a struct, with fields in the order of `_rank`; located fields stay as read.
 
-    Raises:
-        FormatError: An integer does not fit its type.
+    Raise FormatError if an integer does not fit its type.
     """
     values: list[Any]
     if isinstance(value, OwnStruct):

@@ -47,10 +47,8 @@ class Tail(NamedTuple):
 def read_tail(source: Source) -> Tail:
     """Read the end of a file and check both magics.
 
-    Raises:
-        FormatError: The file is not Parquet, is truncated, or starts and ends with different
-            magics.
-        LimitError: The declared footer length exceeds the file or `MAX_FOOTER_SIZE`.
+    Raise FormatError if the file is not Parquet, is truncated, or starts and ends with different
+    magics; and LimitError if the declared footer length exceeds the file or `MAX_FOOTER_SIZE`.
     """
     size = source.size
     if size < MAGIC_SIZE + TAIL_SIZE:
@@ -86,8 +84,7 @@ def read_tail(source: Source) -> Tail:
 def close_tail(data: bytes, magic: bytes) -> bytes:
     """Return the file's last bytes: `data`, its length and the magic.
 
-    Raises:
-        LimitError: `data` is longer than the length field can express.
+    Raise LimitError if `data` is longer than the length field can express.
     """
     if len(data) >= 1 << 31:  # readers take the length as a signed 32-bit number
         raise LimitError(f"a footer of {len(data)} bytes does not fit the format's 31 bits")
@@ -119,8 +116,7 @@ class FileIdentity(NamedTuple):
     def of(cls, source: Source) -> FileIdentity:
         """Return the identity of an open Parquet file.
 
-        Raises:
-            FormatError, LimitError: The file is not Parquet, or is truncated.
+        Raise FormatError or LimitError if the file is not Parquet, or is truncated.
         """
         return cls.of_tail(read_tail(source), source)
 

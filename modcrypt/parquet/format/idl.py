@@ -260,9 +260,8 @@ def has_foreign_types(value: ThriftStruct) -> bool:
 def known_bytes(struct: str, data: bytes) -> bytes:
     """Return an encoded struct with only the fields of the IDL, and the bytes that follow it.
 
-    Raises:
-        FormatError: The bytes are not that struct.
-        UnsupportedFormatError: The struct is invalid without a field that the IDL does not know.
+    Raise FormatError if the bytes are not that struct, and UnsupportedFormatError if the struct is
+    invalid without a field that the IDL does not know.
     """
     value, end = decode(struct, data)
     known = without_unknown(value)
@@ -288,11 +287,8 @@ def decode(struct: str, data: bytes, at: int = 0, *, lazy: int = 0) -> tuple[Thr
     """Decode the struct at `data[at:]`; return it and the position after its STOP.
 
     A `lazy` of 0 decodes all; `STATISTICS` or `CHUNKS` only locates those, so that FormatError is
-    raised where they are used. What is never used is written back unchanged.
-
-    Raises:
-        FormatError: The bytes are not that struct.
-        LimitError: The struct is nested deeper than `MAX_NESTING`.
+    raised where they are used. What is never used is written back unchanged. Raise FormatError if
+    the bytes are not that struct, and LimitError if the struct is nested deeper than `MAX_NESTING`.
     """
     try:
         return read_struct(_find_plan(struct), data, at, 0, lazy)
@@ -305,10 +301,8 @@ def decode(struct: str, data: bytes, at: int = 0, *, lazy: int = 0) -> tuple[Thr
 def struct_end(data: bytes) -> int:
     """Return the length of the struct that `data` begins with.
 
-    parquet-java pads structs before it encrypts them, so bytes may follow.
-
-    Raises:
-        FormatError: `data` does not begin with a struct, or ends inside it.
+    parquet-java pads structs before it encrypts them, so bytes may follow. Raise FormatError if
+    `data` does not begin with a struct, or ends inside it.
     """
     try:
         end = skip_struct(data, 0, 0)
@@ -322,8 +316,7 @@ def struct_end(data: bytes) -> int:
 def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[ThriftStruct, int]:
     """Decode only the named fields of a struct and skip the rest: for unauthenticated bytes.
 
-    Raises:
-        FormatError: The bytes are not a struct.
+    Raise FormatError if the bytes are not a struct.
     """
     plan = _find_plan(struct)
     value: ThriftStruct = plan.create(plan.cls)
@@ -357,10 +350,8 @@ def decode_some(struct: str, data: bytes, names: frozenset[str]) -> tuple[Thrift
 def encode(value: ThriftStruct) -> bytes:
     """Encode a struct in the compact protocol, with fields in ascending order of their ids.
 
-    Ids that are not positive, which the IDL never has, precede only the extension.
-
-    Raises:
-        FormatError: An integer does not fit its type.
+    Ids that are not positive, which the IDL never has, precede only the extension. Raise
+    FormatError if an integer does not fit its type.
     """
     out: Parts = [bytearray()]
     write_struct(out, _plan_of(value), value)

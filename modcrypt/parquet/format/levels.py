@@ -68,10 +68,8 @@ def find_contradiction(levels: Levels, header: bytes, clear: memoryview) -> str 
 def count_rows(levels: Levels, v2: ThriftStruct, clear: memoryview) -> int:
     """Return the number of rows that a page's levels make.
 
-    `v2` is the page's DataPageHeaderV2, and `clear` begins with its levels.
-
-    Raises:
-        FormatError, IndexError: The levels cannot be decoded.
+    `v2` is the page's DataPageHeaderV2, and `clear` begins with its levels. Raise FormatError or
+    IndexError if the levels cannot be decoded.
     """
     repetition = bytes(clear[: v2.repetition_levels_byte_length])
     return _count_levels(repetition, levels.max_repetition, v2.num_values, 0)
@@ -80,8 +78,7 @@ def count_rows(levels: Levels, v2: ThriftStruct, clear: memoryview) -> int:
 def _count_levels(data: bytes, highest: int, values: int, wanted: int) -> int:
     """Count the levels that equal `wanted`.
 
-    Raises:
-        FormatError, IndexError: The bytes hold fewer levels than `values`.
+    Raise FormatError or IndexError if the bytes hold fewer levels than `values`.
     """
     width = highest.bit_length()
     matches = at = 0

@@ -88,8 +88,7 @@ def hash_key_check(key: Key) -> str:
 def read_note(metadata: ThriftStruct) -> MaskNote:
     """Return the note of a footer; an empty note if the footer has none.
 
-    Raises:
-        FormatError: The note exists, but cannot be decoded.
+    Raise FormatError if the note exists, but cannot be decoded.
     """
     note = MaskNote()
     for pair in metadata.key_value_metadata or ():

@@ -99,10 +99,7 @@ def file_spans(metadata: ThriftStruct, body_end: int, source: Source) -> tuple[l
 
     All chunks have their `meta_data`; they lose indexes and bloom filters at impossible places. The
     footer starts at `body_end`. The source is only read to measure bloom filters without a stored
-    length.
-
-    Raises:
-        FormatError: The pages of a chunk lie outside the body, or overlap others.
+    length. Raise FormatError if the pages of a chunk lie outside the body, or overlap others.
     """
     chunks: dict[tuple[int, int], ColumnChunk] = {}
     for r, row_group in enumerate(metadata.row_groups):

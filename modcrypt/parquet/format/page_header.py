@@ -100,9 +100,7 @@ def splice(header: PageHeader, size: i64, crc: int | None = None) -> bytes:
     """Return the header's bytes with a new compressed_page_size and, if it has one, a new crc.
 
     `size` is not negative; `crc` is an unsigned 32-bit number, ignored if the header has none.
-
-    Raises:
-        LimitError: The new size does not fit the format.
+    Raise LimitError if the new size does not fit the format.
     """
     raw, coded = header.raw, size << 1
     if coded < 128:
@@ -184,8 +182,7 @@ def contradicts(header: PageHeader, size: i64, compression: i64) -> bool:
 def v2_layout(header: bytes) -> V2Layout:
     """Read level lengths and is_compressed from the whole header of a data page V2.
 
-    Raises:
-        FormatError: They are missing or negative.
+    Raise FormatError if they are missing or negative.
     """
     v2 = decode("PageHeader", header)[0].data_page_header_v2
     if v2 is None:

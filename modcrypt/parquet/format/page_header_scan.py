@@ -38,8 +38,7 @@ _usual: Final = usual_page_header().match if INTERPRETED else None
 def scan(buffer: bytes | bytearray | memoryview, start: i64, stop: i64) -> PageHeader:
     """Scan the page header that starts at `buffer[start]`, in a buffer that is filled up to `stop`.
 
-    Raises:
-        FormatError: The bytes are not a page header, or end inside it.
+    Raise FormatError if the bytes are not a page header, or end inside it.
     """
     match = None if _usual is None else _usual(buffer, start, stop)
     header = None if match is None else _read_match(match, buffer, start)

@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from modcrypt.keys import hide_keys
+from modcrypt.parquet.arrow.arrow_streams import as_table
 from modcrypt.parquet.crypto.properties import AnyDecryption, AnyEncryption
 
 EncryptionProperties: TypeAlias = "AnyEncryption | pq.FileEncryptionProperties | None"
@@ -35,6 +36,7 @@ _IRRELEVANT = {"memory_map", "buffer_size", "pre_buffer"}
 
 
 _R = TypeVar("_R")
+_C = TypeVar("_C", bound=type)
 
 
 def take_arguments_of(
@@ -42,8 +44,9 @@ def take_arguments_of(
 ) -> Callable[[Callable[..., _R]], Callable[..., _R]]:
     """Decorate a function to take the arguments of a function of PyArrow, by position or name.
 
-    `inspect.signature` then returns PyArrow's signature. The first arguments, `after` in number,
-    are the function's own, such as `self`. The properties need no name in the signature.
+    PyArrow's own function serves plaintext, and properties of PyArrow. `inspect.signature` returns
+    PyArrow's signature. The first arguments, `after` in number, are the function's own, such as
+    `self`. The properties need no name in the signature.
     """
     signature = inspect.signature(original)
     parameters = signature.parameters.values()
@@ -65,7 +68,11 @@ def take_arguments_of(
                 raise TypeError(f"{original.__name__} takes {name}_properties, as PyArrow calls it")
             for name in () if takes_any else sorted(named.keys() - signature.parameters.keys()):
                 raise TypeError(f"{name} is not supported by {original.__name__}; remove it")
-            return function(*given[:after], **dict(zip(positional, values, strict=False)), **named)
+            arguments = dict(zip(positional, values, strict=False)) | named
+            if _is_for_pyarrow(arguments):
+                result: _R = _call_pyarrow(original, arguments)
+                return result
+            return function(*given[:after], **arguments)
 
         call.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
         return hide_keys(call, skip=after)
@@ -73,12 +80,37 @@ def take_arguments_of(
     return decorate
 
 
+def stand_in_for(original: type) -> Callable[[_C], _C]:
+    """Decorate a class whose constructor takes the arguments of PyArrow's, and may make that."""
+
+    def decorate(cls: _C) -> _C:
+        take_arguments = take_arguments_of(original, after=1)
+        make = take_arguments(lambda cls, *_, **__: object.__new__(cls))
+        for name, value in (
+            ("__new__", staticmethod(make)),
+            ("__init__", take_arguments(vars(cls)["__init__"])),
+            ("__signature__", inspect.signature(original)),
+        ):
+            setattr(cls, name, value)
+        return cls
+
+    return decorate
+
+
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def is_for_pyarrow(properties: object) -> bool:
-    """Return whether PyArrow itself serves a call: for plaintext, or with its own properties."""
-    return isinstance(properties, _PYARROW)
+_PROPERTIES = ("encryption_properties", "decryption_properties")
+
+
+def _is_for_pyarrow(arguments: Mapping[str, Any]) -> bool:
+    return all(isinstance(arguments.get(name), _PYARROW) for name in _PROPERTIES)
+
+
+def _call_pyarrow(original: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a function of PyArrow, some of which take no properties, and none a frame."""
+    given = {n: v for n, v in arguments.items() if not (n in _PROPERTIES and v is None)}
+    return original(**given | ({"table": as_table(given["table"])} if "table" in given else {}))
 
 
 def map_decoding_options(options: Mapping[str, Any]) -> dict[str, Any]:

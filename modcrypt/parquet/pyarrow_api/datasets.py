@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,16 +23,17 @@ from modcrypt.parquet.datasets import dataset_reader
 from modcrypt.parquet.datasets.discovery import discover, is_dataset
 from modcrypt.parquet.pyarrow_api.arguments import (
     add_index_columns,
-    is_for_pyarrow,
     map_decoding_options,
     map_filesystem,
     map_source,
+    stand_in_for,
     take_arguments_of,
 )
 from modcrypt.parquet.pyarrow_api.plaintext_views import ViewHandler
 from modcrypt.runtime.fork_safety import cached_property
 
 
+@stand_in_for(pq.ParquetDataset)
 class ParquetDataset:
     """A file, a folder or a list of files, as `pyarrow.parquet.ParquetDataset`.
 
@@ -71,22 +71,6 @@ class ParquetDataset:
         [2]
     """
 
-    __signature__ = inspect.signature(pq.ParquetDataset)
-
-    @take_arguments_of(pq.ParquetDataset, after=1)
-    def __new__(
-        cls, path_or_paths: Any, filesystem: Any = None, schema: pa.Schema | None = None, *,
-        decryption_properties: Any = None, **options: Any,
-    ) -> Any:  # fmt: skip
-        """Return a dataset of PyArrow unless the properties are modcrypt's."""
-        if is_for_pyarrow(decryption_properties):
-            return pq.ParquetDataset(
-                path_or_paths, filesystem, schema, decryption_properties=decryption_properties,
-                **options,
-            )  # fmt: skip
-        return super().__new__(cls)
-
-    @take_arguments_of(pq.ParquetDataset, after=1)
     def __init__(
         self,
         path_or_paths: Any,
@@ -320,12 +304,6 @@ def read_table(
         >>> pq.read_table("n.parquet", decryption_properties=decryption)["n"].to_pylist()
         [1, 2]
     """
-    if is_for_pyarrow(decryption_properties):
-        return pq.read_table(
-            source, columns=columns, use_threads=use_threads,
-            use_pandas_metadata=use_pandas_metadata, decryption_properties=decryption_properties,
-            **options,
-        )  # fmt: skip
     dataset = ParquetDataset(source, decryption_properties=decryption_properties, **options)
     return dataset.read(columns, use_threads, use_pandas_metadata)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import os
 from collections.abc import Collection, Iterator, Sequence
@@ -18,15 +17,16 @@ from modcrypt.parquet.format.schema import childless_fields
 from modcrypt.parquet.pyarrow_api.arguments import (
     DecryptionProperties,
     add_index_columns,
-    is_for_pyarrow,
     map_decoding_options,
     map_filesystem,
     map_source,
+    stand_in_for,
     take_arguments_of,
 )
 from modcrypt.runtime.fork_safety import cached_property
 
 
+@stand_in_for(pq.ParquetFile)
 class ParquetFile:
     """A reader of one file, as `pyarrow.parquet.ParquetFile`.
 
@@ -58,23 +58,8 @@ class ParquetFile:
         (1, 2)
     """
 
-    __signature__ = inspect.signature(pq.ParquetFile)
     common_metadata: pq.FileMetaData | None = None
 
-    @take_arguments_of(pq.ParquetFile, after=1)
-    def __new__(
-        cls, source: SourceLike, *, decryption_properties: DecryptionProperties = None,
-        filesystem: Any = None, **options: Any,
-    ) -> Any:  # fmt: skip
-        """Return a file of PyArrow unless the properties are modcrypt's."""
-        if is_for_pyarrow(decryption_properties):
-            return pq.ParquetFile(
-                source, decryption_properties=decryption_properties, filesystem=filesystem,
-                **options,
-            )  # fmt: skip
-        return super().__new__(cls)
-
-    @take_arguments_of(pq.ParquetFile, after=1)
     def __init__(
         self, source: SourceLike, *, decryption_properties: Any = None, filesystem: Any = None,
         **options: Any,
@@ -250,8 +235,6 @@ def read_metadata(
         >>> pq.read_metadata("n.parquet", decryption_properties=decryption).num_rows
         2
     """
-    if is_for_pyarrow(decryption_properties):
-        return pq.read_metadata(where, memory_map, decryption_properties, filesystem, **options)
     with ParquetFile(
         where, decryption_properties=decryption_properties, filesystem=filesystem, **options
     ) as file:
@@ -282,8 +265,6 @@ def read_schema(
         >>> pq.read_schema("n.parquet", decryption_properties=decryption).names
         ['n']
     """
-    if is_for_pyarrow(decryption_properties):
-        return pq.read_schema(where, memory_map, decryption_properties, filesystem, **options)
     with ParquetFile(
         where, decryption_properties=decryption_properties, filesystem=filesystem, **options
     ) as file:

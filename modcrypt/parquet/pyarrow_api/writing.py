@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import secrets
 from typing import Any
 
@@ -19,10 +18,10 @@ from modcrypt.parquet.arrow.arrow_streams import as_table
 from modcrypt.parquet.datasets.dataset_writer import write_dataset
 from modcrypt.parquet.pyarrow_api.arguments import (
     EncryptionProperties,
-    is_for_pyarrow,
     map_filesystem,
     map_row_group_size,
     map_source,
+    stand_in_for,
     take_arguments_of,
 )
 
@@ -61,12 +60,6 @@ def write_table(
         >>> Path("n.parquet").read_bytes()[:4]
         b'PARE'
     """
-    if is_for_pyarrow(encryption_properties):
-        pq.write_table(
-            as_table(table), where, row_group_size, filesystem=filesystem,
-            encryption_properties=encryption_properties, **options,
-        )  # fmt: skip
-        return
     encryption: Any = encryption_properties
     size = map_row_group_size(options.pop("chunk_size", row_group_size))
     filesystem = map_filesystem(filesystem, where)
@@ -76,6 +69,7 @@ def write_table(
     )  # fmt: skip
 
 
+@stand_in_for(pq.ParquetWriter)
 class ParquetWriter(writer.ParquetWriter):
     """A writer of one file, as `pyarrow.parquet.ParquetWriter`.
 
@@ -102,21 +96,6 @@ class ParquetWriter(writer.ParquetWriter):
         ...     writer.write_table(table)
     """
 
-    __signature__ = inspect.signature(pq.ParquetWriter)
-
-    @take_arguments_of(pq.ParquetWriter, after=1)
-    def __new__(
-        cls, where: Destination, schema: pa.Schema, filesystem: Any = None, *,
-        encryption_properties: EncryptionProperties = None, **options: Any,
-    ) -> Any:  # fmt: skip
-        """Return a writer of PyArrow unless the properties are modcrypt's."""
-        if is_for_pyarrow(encryption_properties):
-            return pq.ParquetWriter(
-                where, schema, filesystem, encryption_properties=encryption_properties, **options
-            )
-        return super().__new__(cls)
-
-    @take_arguments_of(pq.ParquetWriter, after=1)
     def __init__(
         self, where: Destination, schema: pa.Schema, filesystem: Any = None, *,
         encryption_properties: Any = None, **options: Any,
@@ -188,14 +167,6 @@ def write_to_dataset(
         >>> pq.write_to_dataset(table, "years", ["year"], encryption_properties=encryption)
     """
     table = as_table(table)
-    if is_for_pyarrow(encryption_properties):
-        if encryption_properties is not None:
-            options["encryption_properties"] = encryption_properties
-        pq.write_to_dataset(
-            table, root_path, partition_cols, filesystem, schema, partitioning, basename_template,
-            use_threads, file_visitor, existing_data_behavior, **options,
-        )  # fmt: skip
-        return
     if partition_cols is not None and partitioning is not None:
         raise ValueError("pass partition_cols or partitioning, not both")
     if options.pop("metadata_collector", None) is not None:
@@ -262,11 +233,6 @@ def write_metadata(
         >>> schema = pa.schema([("n", pa.int64())])
         >>> pq.write_metadata(schema, "n.parquet", encryption_properties=encryption)
     """
-    if is_for_pyarrow(encryption_properties):
-        if encryption_properties is not None:
-            options["encryption_properties"] = encryption_properties
-        pq.write_metadata(schema, where, metadata_collector, filesystem, **options)
-        return
     if metadata_collector is not None:
         raise TypeError("metadata_collector is not supported for encrypted files; remove it")
     ParquetWriter(

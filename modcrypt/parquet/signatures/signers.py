@@ -88,9 +88,7 @@ def check_signer(key: Signer | None) -> None:
 def list_verifiers(keys: Verifier | Iterable[Verifier]) -> tuple[Verifier, ...]:
     """Return the verifying keys that a caller names; none if signatures are not required.
 
-    Raises:
-        ValueError: There are too many.
-        TypeError: Something is not a verifying key.
+    Raise ValueError if there are too many, and TypeError if something is not a verifying key.
     """
     given: tuple[Any, ...] = tuple(keys) if isinstance(keys, Iterable) else (keys,)
     for key in given:

@@ -18,8 +18,7 @@ def find_encrypted_quirks(
 ) -> tuple[FoundQuirk, ...]:
     """Return the bugs that encryption by other writers left in a file, as far as keys show them.
 
-    Raises:
-        FormatError, LimitError: The bytes are not a Parquet file, or the footer is invalid.
+    Raise FormatError or LimitError if the bytes are not a Parquet file, or the footer is invalid.
     """
     view = view_footer(source, decryption)
     walk = RegionWalk(view, view_chunks(view, source), pages=False)

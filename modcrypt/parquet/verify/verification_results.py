@@ -27,9 +27,7 @@ class VerificationResult(FactSheet, JsonFields):
     def raise_for_faults(self) -> None:
         """Raise the first fault as the error that reading would raise.
 
-        Raises:
-            ModcryptError: There is a fault.
-            OSError: A file could not be read.
+        Raise ModcryptError if there is a fault, and OSError if a file could not be read.
         """
         raise_first(self.findings)
 

@@ -81,9 +81,8 @@ class PlainView:
     def of(cls, source: Source) -> PlainView:
         """Open a plaintext file.
 
-        Raises:
-            UnsupportedFormatError: The file is encrypted.
-            FormatError: The file is not Parquet, or its footer is damaged.
+        Raise UnsupportedFormatError if the file is encrypted; and FormatError if the file is not
+        Parquet, or its footer is damaged.
         """
         return cls.of_footer(source, read_plain(source))
 
@@ -91,8 +90,7 @@ class PlainView:
     def of_footer(cls, source: Source, footer: Footer) -> PlainView:
         """View a plaintext file whose footer has been read.
 
-        Raises:
-            FormatError: The schema is damaged.
+        Raise FormatError if the schema is damaged.
         """
         metadata = footer.metadata
         view = cls(metadata, leaf_elements(metadata.schema), [], source, footer.tail.data)

@@ -26,8 +26,7 @@ from modcrypt.parquet.writers.statistics_detectors import zero_of
 def repair_metadata(source: Source, metadata: ThriftStruct) -> tuple[FoundQuirk, ...]:
     """Repair the metadata of a source in place, and return what was repaired.
 
-    Raises:
-        FormatError: The file is not Parquet, or its footer is damaged.
+    Raise FormatError if the file is not Parquet, or its footer is damaged.
     """
     view, table = PlainView.of(source), load_quirks()
     mended: dict[str, list[Place]] = {}

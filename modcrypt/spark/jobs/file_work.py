@@ -145,7 +145,6 @@ class RecordedJob:
     """A job whose report says what its tasks wrote below some folders.
 
     Attributes:
-        job: The job.
         folders: Folders that `sealing` records in this process: their paths or URLs, the newest
             seal, and whether files may be read that it does not state.
     """

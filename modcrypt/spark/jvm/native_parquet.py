@@ -203,8 +203,7 @@ def _named_key(kms: str) -> str | None:
 def _policy_members(policy: Policy) -> dict[str, Any]:
     """Return the members that the JVM needs; those of the key service are separate options.
 
-    Raises:
-        ValueError: The policy requires signatures, which the JVM cannot check.
+    Raise ValueError if the policy requires signatures, which the JVM cannot check.
     """
     if policy.signed_by:
         raise ValueError(

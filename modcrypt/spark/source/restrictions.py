@@ -92,8 +92,7 @@ class Restrictions:
     ) -> FileRestrictions:
         """Return the restrictions on a file of a table with the schema `target`.
 
-        Raises:
-            UnsupportedFormatError: They cannot be applied to this file.
+        Raise UnsupportedFormatError if they cannot be applied to this file.
         """
         if self.actions and (stated := [name for name in target.names if name in folder_fields]):
             raise restriction_error(  # of Iceberg's partitions, name_trunc=Ad

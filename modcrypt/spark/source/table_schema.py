@@ -141,10 +141,8 @@ def _survey(options: ReadOptions, settings: ReadSettings) -> tuple[list[str], pa
     """Return the files of a table, and the fields that the names of its folders state.
 
     The reader compares its own list of files with the seal, but no reader is made without a schema.
-
-    Raises:
-        IntegrityError: There are no files, but the seal names some.
-        ValueError: There are no files.
+    Raise IntegrityError if there are no files, but the seal names some; and ValueError if there are
+    no files.
     """
     files: list[str] = []
     folder_fields: dict[str, pa.DataType] = {}

@@ -108,12 +108,10 @@ def write_task(
 ) -> Written:
     """Write the rows of the current task; generates and wraps keys in this process.
 
-    `is_running` returns whether the job is still running; it is called before each file.
-    `replaces` says whether the job removes files of the table, so that new wraps are proved.
-
-    Raises:
-        InterruptedError: The job is no longer running.
-        ModcryptError, ValueError, OSError: As in `write_dataset`; the task then leaves no files.
+    `is_running` returns whether the job is still running; it is called before each file. `replaces`
+    says whether the job removes files of the table, so that new wraps are proved. Raise
+    InterruptedError if the job is no longer running; and ModcryptError, ValueError or OSError as in
+    `write_dataset`; the task then leaves no files.
     """
     context = TaskContext.get()
     assert context is not None

@@ -71,9 +71,7 @@ class FileEntry:
             inherited if the row leaves them open.
         content: Kind of the file: 0 data, 1 position deletes (in Puffin: a deletion vector),
             2 equality deletes.
-        location: Location of the file.
         file_format: Format of the file: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`.
-        spec_id: Id of the partition spec.
         record_count: Number of rows, or of deleted rows.
         size: Size of the file as stored, in bytes.
         partition: The partition values by name, as Avro has them: a date is a number of days.

@@ -127,11 +127,9 @@ class Vouching:
     ) -> list[LiveEntry]:
         """Return the entries of a plaintext manifest as encrypted manifests have them.
 
-        `beside` are the manifests of the snapshot that is read, `manifest` among them.
-
-        Raises:
-            NotVouchedError: Nothing authentic says which entries the manifest has.
-            IntegrityError: The manifest was altered.
+        `beside` are the manifests of the snapshot that is read, `manifest` among them. Raise
+        NotVouchedError if nothing authentic says which entries the manifest has, and IntegrityError
+        if the manifest was altered.
         """
         added = self._find_snapshot(manifest.added_snapshot_id)
         names = {other.location for other in beside}

@@ -58,7 +58,6 @@ class LotLoader:
     """The work of decrypting a scan's columns.
 
     Attributes:
-        session: The open file.
         plan: Plan of the columns in all row groups of the scan.
         leaves: Columns to decrypt.
         tested: Those of them that the filter reads.

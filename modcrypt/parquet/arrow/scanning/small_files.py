@@ -31,8 +31,6 @@ class SmallFiles:
     """Small files of one schema, of which some columns are read together.
 
     Args:
-        first: A file with this schema.
-        columns: Names of columns or groups.
         result: The schema of its rows as `first.read` returns them.
     """
 
