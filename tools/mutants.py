@@ -7,6 +7,10 @@ Hashes choose the mutants, so unchanged code keeps its mutants.
 With --redundant, each mutant meets all tests that reach it, and a greedy cover of the killed
 mutants lists the tests that it does without. Such a test may still document a rule, or kill mutants
 that the hashes did not choose: read it before you delete it.
+
+With --spare, only the mutants count that the tests listed in a file kill: those that survive die
+today, and would live on if these tests were deleted.
+
 mutmut mutates neither decorated functions nor limits; cosmic-ray imports all anew for each mutant.
 """
 
@@ -97,10 +101,11 @@ class Result(NamedTuple):
 class Trial:
     """A pytest plugin that runs the collected tests against mutants instead of once."""
 
-    def __init__(self, modules: list[str], number: int, seed: str, exhaustive: bool) -> None:
-        self.modules, self.number, self.seed = modules, number, seed
-        self.exhaustive = exhaustive
-        self.results: list[Result] = []
+    def __init__(self, modules: list[str], options: argparse.Namespace) -> None:
+        self.modules, self.number, self.seed = modules, options.number, options.seed
+        self.exhaustive = options.redundant
+        self.spare = frozenset(options.spare.read_text().split() if options.spare else ())
+        self.results: list[Result] | None = None  # where tests cannot be collected
 
     def pytest_collection(self) -> None:
         """Have Hypothesis try fewer examples, and look for no smaller ones that fail."""
@@ -116,14 +121,19 @@ class Trial:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run the tests that reach a mutant, for each one."""
-        mutations = self.find_mutations()
-        reach: list[Reach] = in_fork(lambda: find_reach(session, mutations), GROUP_SECONDS)
+        mutations, self.results = self.find_mutations(), []
+        all_tests: list[Reach] = in_fork(lambda: find_reach(session, mutations), GROUP_SECONDS)
+        names = [item.nodeid.partition("[")[0] for item in session.items]
+        reach = [t for t in all_tests if t.seconds < QUICK_SECONDS or names[t.number] in self.spare]
         for number, mutation in enumerate(mutations):
             tests = sorted(test for test in reach if number in test.mutations)
-            killers = self.find_killers(session, mutation, tests)
+            spare = [test for test in tests if names[test.number] in self.spare]
+            lost = self.find_killers(session, mutation, spare) if spare else []
+            if self.spare and not lost:
+                continue
+            killers = self.find_killers(session, mutation, [t for t in tests if t not in spare])
             reached_by, killed_by = (
-                frozenset(session.items[test.number].nodeid.partition("[")[0] for test in some)
-                for some in (tests, killers)
+                frozenset(names[test.number] for test in some) for some in (tests, killers or lost)
             )
             where = mutation.module.name, mutation.line
             self.results.append(
@@ -155,7 +165,7 @@ class Trial:
 
 
 def find_reach(session: pytest.Session, mutations: list[Mutation]) -> list[Reach]:
-    """Run all tests without a mutant; return what the quick ones reach.
+    """Run all tests without a mutant; return what they reach.
 
     A test that fails here, as one of interrupted threads may in a fork, reaches nothing.
     """
@@ -172,7 +182,7 @@ def find_reach(session: pytest.Session, mutations: list[Mutation]) -> list[Reach
             session.testsfailed = 0
             continue
         reach.append(Reach(time.process_time() - start, number, frozenset(reached)))
-    return [test for test in reach if test.seconds < QUICK_SECONDS]
+    return reach
 
 
 def run_mutant(
@@ -243,15 +253,13 @@ def in_fork(work: Callable[[], object], seconds: int) -> Any:
     return pickle.loads(answer) if answer else None
 
 
-def run_group(
-    modules: list[str], tests: str, number: int, seed: str, exhaustive: bool
-) -> list[Result]:
-    """Return the results for some modules, which have the same tests."""
-    trial = Trial(modules, number, seed, exhaustive)
+def run_group(modules: list[str], tests: str, options: argparse.Namespace) -> list[Result] | None:
+    """Return the results for some modules, which have the same tests; None without them."""
+    trial = Trial(modules, options)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # pytest reports each mutant it kills
     arguments = [str(ROOT / "tests" / test) for test in tests.split()]
     # Without its plugin, pytest would not know the options of faulthandler in pyproject.toml.
-    quiet = ["-pno:cacheprovider", "-pno:xdist", "-ofaulthandler_timeout=0"]
+    quiet = ["-mnot slow", "-pno:cacheprovider", "-pno:xdist", "-ofaulthandler_timeout=0"]
     pytest.main([*arguments, "-q", *quiet], [trial])
     return trial.results
 
@@ -300,24 +308,29 @@ def main() -> None:
     parser.add_argument("--seed", default="1", help="another seed chooses other mutants")
     parser.add_argument("--at-least", type=float, default=0, help="fail below this percentage")
     parser.add_argument("--redundant", action="store_true", help="list tests that add no kill")
+    parser.add_argument("--spare", type=Path, help="file of tests: what only these kill survives")
+    parser.add_argument("--tests", help="tests of the modules, which may be any, instead of GROUPS")
     parser.add_argument("modules", nargs="*", help="modules or packages to mutate instead of all")
     options = parser.parse_args()
-    groups = {group: find_modules(group) for group in GROUPS}
+    tests_of = {" ".join(options.modules): options.tests} if options.tests else GROUPS
+    groups = {group: find_modules(group) for group in tests_of}
     known = [module for modules in groups.values() for module in modules]
     chosen = find_modules(" ".join(options.modules)) if options.modules else known
     if unknown := sorted(set(chosen) - set(known)):
         parser.error(f"no such module: {', '.join(unknown)}; there are {', '.join(known)}")
     results: list[Result] = []
-    for group, tests in GROUPS.items():
+    for group, tests in tests_of.items():
         modules = [module for module in groups[group] if module in chosen]
-        run = partial(run_group, modules, tests, options.number, options.seed, options.redundant)
+        run = partial(run_group, modules, tests, options)
         found = in_fork(run, GROUP_SECONDS) if modules else []
+        if found is None:
+            sys.exit("no results")
         for module in modules:
-            show_rate(module, [r for r in found or sys.exit("no results") if r.module == module])
+            show_rate(module, [r for r in found if r.module == module])
         results += found
     rate = show_rate("all", results)
     for result in sorted(result for result in results if not result.killed):
-        print(f"modcrypt/{result.module}.py:{result.line}: {result.change}")
+        print(f"modcrypt/{result.module}.py:{result.line}: {result.change}", *result.killed_by)
     if options.redundant:
         for test, count in find_redundant(results).items():
             print(f"adds no kill to the others, reaches {count} mutants: {test}")

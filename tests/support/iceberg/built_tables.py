@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
 
 from modcrypt.iceberg import IcebergTable, open_table
 from tests.support.iceberg.builder import Builder, arrow
@@ -18,6 +20,11 @@ def open_built(builder: Builder, **options: Any) -> IcebergTable:
 
 def ids(table: pa.Table) -> list[int]:
     return sorted(table.column("id").to_pylist())
+
+
+def arrow_schema(schema: dict[str, Any]) -> pa.Schema:
+    """Return the Arrow schema of an Iceberg schema, with field ids."""
+    return schema_to_pyarrow(Schema.model_validate(schema))
 
 
 def spec(transform: str, source: int = 1) -> list[dict[str, Any]]:
