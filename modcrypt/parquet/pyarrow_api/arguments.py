@@ -88,7 +88,6 @@ def stand_in_for(original: type) -> Callable[[_C], _C]:
         make = take_arguments(lambda cls, *_, **__: object.__new__(cls))
         for name, value in (
             ("__new__", staticmethod(make)),
-            ("__init__", take_arguments(vars(cls)["__init__"])),
             ("__signature__", inspect.signature(original)),
         ):
             setattr(cls, name, value)

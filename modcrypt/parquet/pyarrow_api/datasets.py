@@ -71,6 +71,7 @@ class ParquetDataset:
         [2]
     """
 
+    @take_arguments_of(pq.ParquetDataset, after=1)
     def __init__(
         self,
         path_or_paths: Any,

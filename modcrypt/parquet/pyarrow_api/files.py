@@ -60,6 +60,7 @@ class ParquetFile:
 
     common_metadata: pq.FileMetaData | None = None
 
+    @take_arguments_of(pq.ParquetFile, after=1)
     def __init__(
         self, source: SourceLike, *, decryption_properties: Any = None, filesystem: Any = None,
         **options: Any,

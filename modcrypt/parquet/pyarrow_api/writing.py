@@ -96,6 +96,7 @@ class ParquetWriter(writer.ParquetWriter):
         ...     writer.write_table(table)
     """
 
+    @take_arguments_of(pq.ParquetWriter, after=1)
     def __init__(
         self, where: Destination, schema: pa.Schema, filesystem: Any = None, *,
         encryption_properties: Any = None, **options: Any,
