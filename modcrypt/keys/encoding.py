@@ -51,6 +51,8 @@ def decode_key(data: bytes, where: str, *, raw: bool = True) -> bytes:
         return key
     if raw and len(data) in KEY_LENGTHS:
         return data
+    if b'"modcrypt-keyring"' in data:
+        raise KeyMaterialError(f"{where} is a keyring; name one of its master keys: file:PATH#ID")
     forms = (
         "16, 24 or 32 raw bytes, or their hex or base64 text"
         if raw

@@ -48,6 +48,10 @@ class ExternalKeys:
         self._place = place.resolve()
         self.write: str | None = token_hex(8)  # None for files of other writers
         self._store: dict[str, str] = {}
+        # When the new keys were staged: the run that wrote the file, and those whose keys had final
+        # names. Afterwards, only keys of files that were published get them.
+        self._replaced: str | None = None
+        self._former: set[str | None] = set()
         # Raises before keys are created if the material must not be replaced.
         self._before = read_if_present(self._place)
 
@@ -86,9 +90,6 @@ class ExternalKeys:
     @contextmanager
     def keep_beside(self) -> Iterator[None]:
         """Keep the key material beside the file during the write and, on success, afterwards."""
-        replaced = None
-        with suppress(OSError):  # an unreadable file may still be replaced
-            replaced = _find_write(self._place)
         self._change(self._stage_keys)
         try:
             yield
@@ -100,12 +101,16 @@ class ExternalKeys:
         with suppress(OSError, KeyMaterialError):
             if (
                 read_if_present(self._place) or {}
-            ).keys() != self._store.keys() or replaced is not None:
-                self._change(lambda present: self._publish_keys(present, replaced))
+            ).keys() != self._store.keys() or self._replaced is not None:
+                self._change(self._publish_keys)
 
     def _stage_keys(self, present: dict[str, str]) -> dict[str, str]:
+        with suppress(OSError):  # an unreadable file may still be replaced
+            self._replaced = _find_write(self._place)
         if not present or self.write is None:
             return self._store
+        final = (text for name, text in present.items() if not STAGED.search(name))
+        self._former = set(map(_parse_write, final))
         own = {staged_name(name, self.write): text for name, text in self._store.items()}
         return present | own
 
@@ -119,7 +124,7 @@ class ExternalKeys:
             if not name.endswith(f"-{self.write}") and _parse_write(text) != self.write
         }
 
-    def _publish_keys(self, present: dict[str, str], replaced: str | None) -> dict[str, str]:
+    def _publish_keys(self, present: dict[str, str]) -> dict[str, str]:
         """Replace the old keys with the new ones if this run wrote the current file."""
         if self.write is None:
             return self._store
@@ -130,9 +135,9 @@ class ExternalKeys:
         for name, text in left.items():
             write = _parse_write(text)
             if STAGED.search(name):
-                if not name.endswith(f"-{replaced}"):
+                if not name.endswith(f"-{self._replaced}"):
                     kept[name] = text
-            elif write not in (None, replaced):  # belongs to another writer's unfinished file
+            elif write in self._former - {None, self._replaced}:  # perhaps of an unfinished file
                 kept[staged_name(name, write)] = text
         return kept | {name: self._find_current(present, name) for name in self._store}
 

@@ -194,7 +194,7 @@ class KeyTools:
             master_key_ids: Ids of further master keys that may protect the files, as during a
                 rotation: those of the old policy.
             root: Folder, as in `encryption`; None for the folder that is read.
-            properties: Further arguments of `FileDecryptionProperties`.
+            properties: Further arguments of `FileDecryptionProperties`; None leaves the policy's.
 
         Raises:
             ValueError: As `encryption`, or as `FileDecryptionProperties`.
@@ -214,7 +214,8 @@ class KeyTools:
         demands["key_retriever"] = KmsKeyRetriever(
             self.wrapper, self.expected_keys(policy, master_key_ids)
         )
-        return FileDecryptionProperties(**{**demands, **properties})
+        given = {name: value for name, value in properties.items() if value is not None}
+        return FileDecryptionProperties(**{**demands, **given})
 
     def subjects_of(
         self, policy: Policy | None, address: str | None = None, **options: Any

@@ -96,6 +96,7 @@ def test_a_reference_that_names_nothing_is_refused(policy: Path) -> None:
     for reference, kind, message in (
         ("file:absent.key", absent, "key file absent.key does not exist"),
         ("env:ABSENT", absent, "environment variable ABSENT is not set"),
+        ("file:lake.keyring", ValueError, "lake.keyring is a keyring; name one of its master keys"),
         ("file:absent.keyring#lake", FileNotFoundError, "absent.keyring"),
         ("fd:x", ValueError, "N is a number"),
         ("vualt://host/transit", ValueError, "not repeated here"),
@@ -108,6 +109,15 @@ def test_a_reference_that_names_nothing_is_refused(policy: Path) -> None:
     with pytest.raises(ValueError, match="encryption needs a policy"):
         mc.write_table(TABLE, "g.parquet", "file:lake.keyring#")
     assert not Path("g.parquet").exists()
+
+
+def test_a_file_that_needs_another_kind_of_key_says_so(policy: Path) -> None:
+    mc.write_table(TABLE, "key", KEY)
+    mc.write_table(TABLE, "policy", policy)
+    with pytest.raises(mc.errors.KeyNotFoundError, match="nor does the file say where"):
+        mc.read_table("key", policy)
+    with pytest.raises(mc.errors.TagMismatchError, match="names master key 'lake': pass"):
+        mc.read_table("policy", KEY)
 
 
 def test_a_file_of_another_kind_is_no_policy(policy: Path) -> None:

@@ -466,6 +466,9 @@ def test_properties_of_the_callers_win_over_the_policys(tmp_path: Path) -> None:
         mc.read_table(tmp_path / "a", tools.decryption(policy, accept_algorithms=["AES_GCM_V1"]))
     with pytest.raises(AadPrefixError):
         mc.read_table(tmp_path / "a", tools.decryption(policy, aad_prefix=b"pond"))
+    pond = replace(policy, aad_prefix="pond")
+    with pytest.raises(AadPrefixError):  # None waives nothing
+        mc.read_table(tmp_path / "a", tools.decryption(pond, aad_prefix=None))
 
 
 # --- who is refused -------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ class _Opening:
     def _open_module(self, aads: list[tuple[bytes, str]], module: memoryview) -> bytes | None:
         """Open the footer with the first AAD that fits; if none does, report the first error."""
         assert self.footer.footer_key is not None
-        hint = "The given AAD prefix is part of the AAD" if self.properties.aad_prefix else ""
+        hint = self._find_hint()
         first: ModcryptError | None = None
         for aad, finding in aads:
             cipher = self._make_cipher(aad)
@@ -218,6 +218,15 @@ class _Opening:
         assert first is not None
         self.report.add_error(self._empty_prefix_error() or first, *self.footer.inside, FOOTER)
         return None
+
+    def _find_hint(self) -> str:
+        """Return a possible cause of a wrong tag."""
+        from modcrypt.pkmt1.key_info import key_info
+
+        if self.properties.aad_prefix:
+            return "The given AAD prefix is part of the AAD"
+        name = self.properties.footer_key and key_info(self.footer.key_metadata).master_key_id
+        return f"The file names master key {name[:200]!r}: pass its policy or URI" if name else ""
 
     def _empty_prefix_error(self) -> AadPrefixError | None:
         """Return the error of a footer that the empty prefix does not open; None if not given."""
@@ -487,6 +496,8 @@ class _Opening:
 
         if key_info(self.footer.key_metadata).kind == "recipients":
             return "no identity of its recipients is given"
+        if self.properties.key_retriever is not None and not self.footer.key_metadata:
+            return "no footer key is given, nor does the file say where to retrieve it"
         return "no footer key is given"
 
     def _give_up(self, why: str) -> None:
