@@ -22,7 +22,7 @@ from pyiceberg.conversions import to_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.table.name_mapping import parse_mapping_from_json
-from pyiceberg.types import DoubleType, IntegerType, LongType, StringType
+from pyiceberg.types import DateType, DoubleType, IntegerType, LongType, StringType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from modcrypt import ModcryptError
