@@ -490,6 +490,15 @@ def test_what_somebody_else_commits_meanwhile_stays(lake: IcebergTable, java: Ju
     assert table_files(folder_of(lake)) == files_needed(java, metadata) | {str(metadata)}
 
 
+def test_nothing_is_wrong_with_a_table_whose_history_is_gone(
+    tmp_path: Path, kms: SampleKms
+) -> None:
+    rows = pa.table({"id": [1, 2]})
+    table = create_table(tmp_path / "t", rows.schema, kms, master_key_id="keyA")
+    table = table.append(rows).append(rows)
+    assert verify_table(expire_history(table).table).findings == ()
+
+
 def test_a_commit_that_writes_no_version_loses_none(
     lake: IcebergTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
