@@ -14,7 +14,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -402,16 +401,16 @@ def test_a_missing_folder_for_key_metadata_is_known_before_the_work(folder: Path
 
 
 def test_a_pipe_through_both_gives_the_same_again(folder: Path) -> None:
-    run_real = partial(run, folder, fork=False)
-    sent = run_real("encrypt", "--new-key-metadata", "notes.key", "-", "-", input=NOTES)
+    new = ("--new-key-metadata", "notes.key")
+    sent = run(folder, "encrypt", *new, "-", "-", input=NOTES, fork=False)
     assert (sent.returncode, sent.stderr) == (
         0,
         f"modcrypt: encrypted length: {NOTES_LENGTH}\n".encode(),
     )
     (folder / "notes.ags1").write_bytes(sent.stdout)
     assert open_by_metadata(folder) == NOTES
-    assert check_ok(run_real("decrypt", *METADATA, "-", "-", input=sent.stdout)) == NOTES
-    assert check_ok(run_real("cat", *METADATA, "-", input=sent.stdout)) == NOTES
+    assert check_ok(run(folder, "decrypt", *METADATA, "-", "-", input=sent.stdout)) == NOTES
+    assert check_ok(run(folder, "cat", *METADATA, "-", input=sent.stdout)) == NOTES
 
 
 def test_bytes_of_the_standard_input_are_taken_as_they_are(folder: Path) -> None:

@@ -86,12 +86,6 @@ def test_pyarrow_reads_every_file_of_a_folder_that_was_encrypted(folder: Path) -
         assert theirs.equals(small_table(rows))
 
 
-def test_a_folder_comes_back_byte_for_byte(encrypted_folder: Path) -> None:
-    run_ok(encrypted_folder, "decrypt", *KEY, "sealed/", "again/")
-    before = contents(encrypted_folder / "lake")
-    assert contents(encrypted_folder / "again") == {name: before[name] for name in NAMES}
-
-
 def test_a_copy_lacks_the_files_of_a_write_that_is_not_complete(encrypted_folder: Path) -> None:
     """Readers of the source pass over them; the copy has no note that hides them."""
     notes = encrypted_folder / "sealed" / NOTES
@@ -220,31 +214,6 @@ def test_one_file_that_fails_does_not_stop_the_others(encrypted_folder: Path) ->
     assert failure.split()[:2] == [f"sealed/{NAMES[1]}", "format"]
     assert summary.startswith("4 files: 3 decrypted, 1 failed; ")
     assert files_in(encrypted_folder / "out") == sorted({*NAMES} - {NAMES[1]})
-
-
-def test_a_failure_s_line_of_json_names_the_module(encrypted_folder: Path) -> None:
-    bad = encrypted_folder / "sealed" / "d.parquet"
-    data = bytearray(bad.read_bytes())
-    data[40] ^= 1
-    bad.write_bytes(data)
-    files, totals = lines(invoke(encrypted_folder, "decrypt", *KEY, "sealed", "out", "--json"))
-    assert [file["result"] for file in files] == ["decrypted"] * 3 + ["tag"]
-    assert files[3]["module"]["path"] == "id"
-    assert files[3]["message"].startswith("dictionary page header, row group 0, column id: ")
-    assert (totals["decrypted"], totals["failed"]) == (3, 1)
-
-
-def test_where_all_failed_for_one_reason_the_exit_code_is_its_own(encrypted_folder: Path) -> None:
-    private(encrypted_folder / "other.key", b"1" * 16)
-    assert invoke(encrypted_folder, "decrypt", "sealed", "out").exit_code == 3
-    assert (
-        invoke(encrypted_folder, "decrypt", "--key", "file:other.key", "sealed", "out").exit_code
-        == 1
-    )
-    assert invoke(encrypted_folder, "encrypt", *KEY, "sealed", "out").exit_code == 5
-    (encrypted_folder / "sealed" / "a.parquet").write_bytes(b"no Parquet")
-    assert invoke(encrypted_folder, "encrypt", *KEY, "sealed", "out").exit_code == 1
-    assert not (encrypted_folder / "out").exists() or files_in(encrypted_folder / "out") == []
 
 
 def test_fail_fast_begins_no_further_file(folder: Path) -> None:
@@ -397,16 +366,6 @@ def test_several_sources_are_replaced_in_place(folder: Path) -> None:
     assert contents(folder / "lake") == before
 
 
-def test_one_file_is_replaced_in_place(folder: Path) -> None:
-    before = (folder / "lake" / "d.parquet").read_bytes()
-    answer = run_ok(folder, "encrypt", *KEY, "--in-place", "lake/d.parquet")
-    assert answer == "encrypted lake/d.parquet; 4.1 KiB\n"
-    assert (folder / "lake" / "d.parquet").read_bytes()[:4] == b"PARE"
-    said = json.loads(run_ok(folder, "decrypt", *KEY, "--in-place", "lake/d.parquet", "--json"))
-    assert said["source"] == said["destination"] == "lake/d.parquet"
-    assert (folder / "lake" / "d.parquet").read_bytes() == before
-
-
 @pytest.mark.parametrize("how", ["drop", "null"])
 def test_columns_without_a_key_are_not_lost_in_place(encrypted_folder: Path, how: str) -> None:
     before = contents(encrypted_folder / "sealed")
@@ -529,22 +488,6 @@ def test_whatever_the_options_a_second_run_finds_its_work(
         assert (result.exit_code, lines(result)[0][0]["result"]) == (2, "different")
 
 
-def test_files_that_are_encrypted_in_another_way_are_a_result_of_their_own(
-    encrypted_folder: Path,
-) -> None:
-    before = contents(encrypted_folder)
-    other = ("--key", "file:name.key")
-    for where in (("lake", "sealed"), ("sealed", "--in-place")):
-        result = invoke(encrypted_folder, "encrypt", *other, *where, "--json")
-        files, totals = lines(result)
-        assert (result.exit_code, totals["failed"]) == (2, 4)
-        assert {file["result"] for file in files} == {"different"}
-        assert all("is encrypted, but not as the keys" in file["message"] for file in files)
-    single = invoke(encrypted_folder, "encrypt", *other, "lake/d.parquet", "sealed/d.parquet")
-    assert "--force" in check_refusal(single, "different")
-    assert contents(encrypted_folder) == before
-
-
 RECORD = ("--record", "run.jsonl")
 
 
@@ -580,24 +523,6 @@ def test_a_record_counts_for_the_same_command_and_options_only(folder: Path) -> 
     assert results(folder, "decrypt", *KEY, "new", "out") == ["no-key"] * 4
     key = FOOTER_KEY.hex()
     assert key not in (folder / "run.jsonl").read_text()
-
-
-def test_files_replaced_in_place_are_recorded_as_they_are_left(folder: Path) -> None:
-    encrypt = ("encrypt", *KEY, "--in-place", "lake")
-    assert results(folder, *encrypt) == ["encrypted"] * 4
-    assert results(folder, *encrypt) == ["current"] * 4
-    write_plain(folder / "lake" / NAMES[3], small_table(99))
-    assert results(folder, *encrypt) == ["current"] * 3 + ["encrypted"]
-
-
-def test_a_failed_file_is_tried_again(encrypted_folder: Path) -> None:
-    bad = encrypted_folder / "sealed" / NAMES[1]
-    data = bad.read_bytes()
-    bad.write_bytes(data[:-9])
-    decrypt = ("decrypt", *KEY, "sealed", "out")
-    assert results(encrypted_folder, *decrypt) == ["decrypted", "format", "decrypted", "decrypted"]
-    bad.write_bytes(data)
-    assert results(encrypted_folder, *decrypt) == ["current", "decrypted", "current", "current"]
 
 
 def test_what_a_killed_run_published_but_did_not_note_is_found_up_to_date(folder: Path) -> None:

@@ -108,21 +108,6 @@ def test_with_keys_it_reports_the_columns_and_which_keys_fit(folder: Path) -> No
     assert "regions" not in found
 
 
-def test_the_module_table_covers_the_file_without_gaps(folder: Path) -> None:
-    found = as_json(folder, "inspect", *KEYS, "--modules", "sealed.parquet")
-    at = 0
-    for region in found["regions"]:
-        assert region["start"] == at
-        at = region["end"]
-    assert at == (folder / "sealed.parquet").stat().st_size
-    pages = [m for m in found["regions"] if m["kind"] == "data page"]
-    metadata = pq.read_metadata(folder / "plain.parquet")
-    assert [m["path"] for m in pages] == [
-        metadata.row_group(0).column(c).path_in_schema for c in range(metadata.num_columns)
-    ]
-    assert {(m["row_group"], m["page"]) for m in pages} == {(0, 0)}
-
-
 def test_the_module_table_says_the_same_to_people(folder: Path) -> None:
     options = ("inspect", *KEYS, "--modules", "sealed.parquet")
     regions = as_json(folder, *options)["regions"]
@@ -642,7 +627,7 @@ EXCEPTIONS = {
 }
 
 
-@each_case(("verb", "cause"), itertools.product(VERBS, CAUSES), quick=one_in(3))
+@each_case(("verb", "cause"), itertools.product(VERBS, CAUSES), quick=one_in(5))
 def test_a_cause_has_one_exit_code_whatever_the_verb(
     cause: str, verb: str, folder: Path, kms: MemoryKms
 ) -> None:

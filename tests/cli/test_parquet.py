@@ -215,21 +215,6 @@ def test_a_flipped_byte_is_1_and_names_the_module(encrypted_folder: Path) -> Non
     assert names(encrypted_folder) == before
 
 
-@pytest.mark.parametrize(
-    ("command", "source"), [("encrypt", "plain.parquet"), ("decrypt", "sealed.parquet")]
-)
-def test_an_existing_destination_is_2_unless_forced(
-    encrypted_folder: Path, command: str, source: str
-) -> None:
-    options = (command, *KEY, *NAME_KEY, source, "out.parquet")
-    (encrypted_folder / "out.parquet").write_bytes(b"dear")
-    assert "--force" in check_failure(run(encrypted_folder, *options), 2, "file")
-    assert (encrypted_folder / "out.parquet").read_bytes() == b"dear"
-    assert run(encrypted_folder, *options, "--force").returncode == 0
-    magic = b"PARE" if command == "encrypt" else b"PAR1"
-    assert (encrypted_folder / "out.parquet").read_bytes()[:4] == magic
-
-
 def test_urls_do_for_files(folder: Path) -> None:
     pytest.importorskip("fsspec")
     urls = [f"file://{folder}/{name}" for name in PLAIN_TO_OUT]
@@ -329,24 +314,6 @@ def test_a_bug_is_70_and_shows_no_values(folder: Path, monkeypatch: pytest.Monke
 # --- --json --------------------------------------------------------------------------------------
 
 
-def test_json_results_have_sizes_and_seconds(folder: Path) -> None:
-    answer = run(folder, "encrypt", *KEY, "--json", "plain.parquet", "sealed.parquet")
-    result = json.loads(answer.stdout)
-    assert answer.stdout.count("\n") == 1
-    assert result.pop("seconds") > 0
-    assert result == {
-        "schema": "modcrypt.convert.file/1",
-        "source": "plain.parquet",
-        "destination": "sealed.parquet",
-        "result": "encrypted",
-        "message": "",
-        "module": None,
-        "source_bytes": (folder / "plain.parquet").stat().st_size,
-        "destination_bytes": (folder / "sealed.parquet").stat().st_size,
-        "proved": 0,
-    }
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
@@ -403,28 +370,6 @@ def test_a_raw_key_comes_from_a_pipe(folder: Path) -> None:
     )  # fmt: skip
     assert (answer.returncode, answer.stderr) == (0, b"")
     assert read_with_pyarrow(folder / "sealed.parquet", LONG_KEY).equals(small_table())
-
-
-def test_column_keys_come_from_file_env_and_fd(folder: Path) -> None:
-    with (folder / "name.key").open("rb") as file:
-        options = [
-            *("--column-key", "name=env:NAME_KEY"),
-            *("--column-key", f"address=file:{folder / 'footer.key'}"),
-            *("--column-key", f"price=fd:{file.fileno()}"),
-        ]
-        answer = run_program(
-            folder,
-            *("encrypt", *KEY, *options, "plain.parquet", "sealed.parquet"),
-            env={"NAME_KEY": LONG_KEY.hex()},
-            pass_fds=[file.fileno()],
-        )
-    assert (answer.returncode, answer.stderr) == (0, "")
-    properties = modcrypt.FileDecryptionProperties(
-        footer_key=FOOTER_KEY,
-        column_keys={"name": LONG_KEY, "address": FOOTER_KEY, "price": COLUMN_KEY},
-    )
-    modcrypt.decrypt_parquet(folder / "sealed.parquet", folder / "out.parquet", properties)
-    assert pq.read_table(folder / "out.parquet").equals(small_table())
 
 
 def test_column_names_may_hold_equals_signs_and_colons(tmp_path: Path) -> None:

@@ -624,14 +624,14 @@ def _rows(stream: bytes) -> int:
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(folder: Path) -> None:
-    write_clear(folder, pa.table({"id": range(200_000)}))
+    write_clear(folder, pa.table({"id": range(20_000)}))
     for command in ("cat", "head"):
         read, write = os.pipe()
         os.close(read)
+        process = as_process([PROGRAM, command, *KEY, "own.parquet"], environment())
         answer = subprocess.run(
-            [PROGRAM, command, *KEY, "own.parquet"],
-            cwd=folder, stdout=write, stderr=subprocess.PIPE, check=False,
-        )  # fmt: skip
+            **process, cwd=folder, stdout=write, stderr=subprocess.PIPE, check=False
+        )
         os.close(write)
         assert (answer.returncode, answer.stderr) == (128 + signal.SIGPIPE, b"")
 

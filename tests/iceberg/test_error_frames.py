@@ -138,7 +138,7 @@ STRIDES = {
 @pytest.mark.parametrize(
     ("name", "policy"),
     [
-        pytest.param(name, policy, marks=() if (job + number) % 2 else pytest.mark.slow)
+        pytest.param(name, policy, marks=pytest.mark.slow if (job + number) % 3 else ())
         for job, name in enumerate(JOBS)
         for number, policy in enumerate(POLICIES)
     ],

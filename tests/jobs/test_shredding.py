@@ -1143,8 +1143,14 @@ def in_memory(kind: str, name: str) -> Iterator[tuple[Any, str, str]]:
 
 
 @STORAGE
-@each_case("kind", ["fsspec", "pyarrow", "url"])
-@each_case("criteria", [{"columns": ["name"]}, {"master_keys": ["k2"]}, {"everything": True}])
+@each_case(
+    ("criteria", "kind"),
+    [
+        ({"columns": ["name"]}, "fsspec"),
+        ({"master_keys": ["k2"]}, "pyarrow"),
+        ({"everything": True}, "url"),
+    ],
+)
 def test_files_in_other_file_systems(
     criteria: dict[str, Any], kind: str, policy: mc.Policy, tmp_path: Path, kms: RotatingKms
 ) -> None:

@@ -269,20 +269,6 @@ def test_a_hostile_name_is_only_text(evil: str, tmp_path: Path) -> None:
     assert page.count("<script") == 1
 
 
-def test_a_page_about_ten_thousand_files_is_small(config: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from modcrypt.lake.reports.lake_report import make_report
-
-    lake = mc.Lake.open(config)
-    (status,) = lake.status()
-    file = replace(status.files[0], state="other-policy", message="x" * 300)
-    many = [replace(file, path=f"day=2026-11-01/{n}-{'y' * 60}.parquet") for n in range(10_000)]
-    report = make_report([replace(status, files=many)], lake.ages, lake="l", digest="d")
-    assert report.more_findings == 9_000
-    assert len(report.to_html()) < 3_000_000
-
-
 # --- the commands --------------------------------------------------------------------------------
 
 

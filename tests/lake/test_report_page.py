@@ -46,19 +46,6 @@ def config(tmp_path: Path) -> Path:
     return config
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_page_shows_the_lake(chromium: Browser, config: Path, width: int, dark: bool) -> None:
-    chromium.show(mc.Lake.open(config).report().to_html(), width=width, dark=dark)
-    assert chromium.overflow() <= 0
-    assert "2 files not as declared" in chromium.text("body")
-    seen, poor = chromium.run(POOR_CONTRAST)
-    assert seen > 30
-    assert poor == []
-    assert chromium.complaints() == []
-    assert len(chromium.requests()) == 1
-
-
 def test_a_page_about_ten_thousand_files_opens_at_once(chromium: Browser, config: Path) -> None:
     lake = mc.Lake.open(config)
     (status,) = lake.status()
@@ -159,14 +146,9 @@ def test_words_are_whole_and_readable(chromium: Browser, width: int, dark: bool)
 
 def test_states_are_told_by_words_or_shapes(chromium: Browser) -> None:
     chromium.show(make_worst_report().to_html(), width=1280)
-    words = (
-        chromium.text("svg.matrix")
-        if False
-        else chromium.run("return document.querySelector('svg.matrix').textContent")
-    )
-    assert [
-        w for w in ("compromised", "disabled", "state unknown", "enabled") if w not in words
-    ] == []
+    words = chromium.run("return document.querySelector('svg.matrix').textContent")
+    for word in ("compromised", "disabled", "state unknown", "enabled"):
+        assert word in words
     assert chromium.count(".outcome.fault .flag, .outcome.warning .flag") == chromium.count(
         ".outcome.fault, .outcome.warning"
     )
@@ -180,17 +162,6 @@ def test_a_leak_that_was_answered_is_no_fault() -> None:
     assert 'class="failed"' in worst.to_html()
     assert 'class="failed"' not in answered.to_html()
     assert "opens no file" in answered.to_html()
-
-
-def test_numbers_are_right_aligned(chromium: Browser) -> None:
-    chromium.show(make_worst_report().to_html(), width=1280)
-    aligned = chromium.run(
-        """return [...document.querySelectorAll("td")].filter(
-            (cell) => /^[\\d,.]+( [KMG]iB)?$/.test(cell.innerText.trim())
-        ).map((cell) => getComputedStyle(cell).textAlign)"""
-    )
-    assert Counter(aligned)["right"] > 50
-    assert chromium.count("#datasets td.n") == 3 * 11
 
 
 # --- what it does --------------------------------------------------------------------------------
@@ -443,20 +414,20 @@ def test_the_plot_of_an_empty_lake_is_empty() -> None:
 
 
 def test_pictures_and_page_are_bounded() -> None:
-    datasets = [describe_dataset(f"d{n}", 1, declared=1) for n in range(300)]
-    keys = [describe_key(f"k{n}", {f"d{n % 300}": 1}) for n in range(3_000)]
-    keys[-1]["compromised"] = ["k2999"]
+    datasets = [describe_dataset(f"d{n}", 1, declared=1) for n in range(60)]
+    keys = [describe_key(f"k{n}", {f"d{n % 60}": 1}) for n in range(300)]
+    keys[-1]["compromised"] = ["k299"]
     record = Record()
-    for _ in range(500):
+    for _ in range(50):
         record.add("verify", results=[result(f"d{n}", 1, correct=1) for n in range(20)])
     report = make_worst_report(datasets=datasets, keys=keys, evidence=record.check())
     picture = draw_keys(report)
     assert (len(picture.keys), len(picture.datasets)) == (MAX_KEYS, MAX_DATASETS)
-    assert picture.keys[0]["master_key_id"] == "k2999"
+    assert picture.keys[0]["master_key_id"] == "k299"
     assert picture.more == [
-        "2,960 master keys only in the table below", "280 datasets only in the table below",
+        "260 master keys only in the table below", "40 datasets only in the table below",
     ]  # fmt: skip
-    assert len(report.to_html()) < 4_000_000
+    assert len(report.to_html()) < 600_000
 
 
 # --- hostile names -------------------------------------------------------------------------------

@@ -544,12 +544,6 @@ def test_arguments_that_do_not_fit_change_nothing(
     assert everything(lake) == before
 
 
-def test_verification_fails_for_plaintext_in_the_folder(run: Run, lake: Path) -> None:
-    pq.write_table(ORDERS, lake / "data/left.parquet")
-    assert "left.parquet" in run("verify", *SAMPLE, lake, code=1).stdout
-    run("verify", *SAMPLE, lake, "--strict", code=1)
-
-
 # --- the examples of the help texts --------------------------------------------------------------
 
 

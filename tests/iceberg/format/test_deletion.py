@@ -64,13 +64,12 @@ def test_no_other_module_deletes() -> None:
             assert calls.isdisjoint(FORBIDDEN), name
             if name != "tables/rest_requests.py":  # a hook of a list
                 assert "remove" not in calls, name
-        functions = {
-            node.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef) and called(node) & DELETING
-        }
-        if functions:
-            found[name] = functions
+        if calls & DELETING:
+            found[name] = {
+                node.name
+                for node in ast.walk(tree)
+                if isinstance(node, ast.FunctionDef) and called(node) & DELETING
+            }
     assert found == DELETERS
 
 

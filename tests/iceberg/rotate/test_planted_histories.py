@@ -246,7 +246,7 @@ CHANGES = [forge_statistics, forge_statistics, forge_log, forge_snapshots, forge
 
 
 @pytest.mark.seeded
-@each_case("seed", range(examples(40)))
+@each_case("seed", range(examples(24)))
 def test_an_expiry_deletes_what_it_deletes_of_the_honest_twin(
     genuine_table: Path, tmp_path: Path, seed: int
 ) -> None:

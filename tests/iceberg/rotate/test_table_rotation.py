@@ -128,16 +128,6 @@ def test_after_mek_the_old_master_key_is_needed_for_no_snapshot(
         older.scan().to_arrow()
 
 
-def test_rotation_again_and_again(t16: Path, table: IcebergTable) -> None:
-    rows, lists = all_rows(table), manifest_lists(t16)
-    for new_id in ("keyB", "keyB", "keyA", None):
-        table = rotate_table(table, "mek", new_master_key_id=new_id).table
-        table = rotate_table(table, "kek").table
-    assert all_rows(table) == rows == all_rows(reopen(t16))
-    assert manifest_lists(t16) == lists
-    assert len(keks(document(t16))) == 1
-
-
 def test_a_service_that_wraps_anew_by_itself_gives_keys_out_for_the_proof_alone(t16: Path) -> None:
     class Able(SampleKms):
         capabilities = Capabilities(rewrap=True)

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -1054,14 +1053,6 @@ def test_the_first_fault_is_raised_as_reading_would(t16: Path) -> None:
     (t16 / "data" / "a1.avro").unlink()
     with pytest.raises(OSError, match="could not be read"):
         verify_folder(t16).raise_for_faults()
-
-
-def test_the_manifests_header_distinguishes_lists(t16: Path) -> None:
-    """Java puts the snapshot's id into the list, sealed: that is what the check rests on."""
-    changed = document(t16)
-    sealed = (t16 / "metadata" / "snap-1002.avro").read_bytes()
-    plain = open_ags1(sealed, unwrap_entry(changed, key_of(changed, 1002)))
-    assert fastavro.reader(io.BytesIO(plain)).metadata["snapshot-id"] == "1002"
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -262,7 +262,7 @@ def test_two_writers_to_a_store_lose_nothing(kms: SampleKms) -> None:
 
         def write(number: int) -> None:
             filesystem = store.s3fs()
-            for step in range(3):
+            for step in range(2):
                 rows = pa.table({"id": [number * 10 + step]})
                 while True:
                     try:
@@ -274,8 +274,8 @@ def test_two_writers_to_a_store_lose_nothing(kms: SampleKms) -> None:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(write, range(2)))
         table = open_table("lake/t", kms, filesystem=store.s3fs())
-        assert sorted(table.scan().column(0).to_pylist()) == [0, 1, 2, 10, 11, 12]
-        assert len(table.metadata.snapshots) == 6
+        assert sorted(table.scan().column(0).to_pylist()) == [0, 1, 10, 11]
+        assert len(table.metadata.snapshots) == 4
 
 
 def test_a_reader_that_has_listed_the_table_sees_what_others_commit(kms: SampleKms) -> None:

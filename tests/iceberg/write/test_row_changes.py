@@ -100,7 +100,7 @@ FILTERS = [
 ]  # fmt: skip
 
 
-@each_case("condition", FILTERS, quick=one_in(2))
+@each_case("condition", FILTERS, quick=one_in(3))
 def test_a_delete_removes_what_a_scan_finds(condition: str, lake: IcebergTable) -> None:
     gone = lake.scan(filters=condition)["id"].to_pylist()
     left = [row for row in by_id(lake) if row["id"] not in gone]
