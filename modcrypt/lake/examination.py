@@ -42,6 +42,7 @@ from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.crypto.footer import Footer
 from modcrypt.parquet.crypto.footer_keys import FooterKey, list_footer_keys, list_key_metadata
 from modcrypt.parquet.crypto.footer_opening import read_plain
+from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.schema import leaf_paths
 from modcrypt.pkmt1.material import (
     SHREDDED,
@@ -114,30 +115,35 @@ class FooterExamination:
         except KeyRetrievalError as error:
             return self._refuse(source, file, "unreadable", error)
 
-    def open_footer(self, place: Place, source: Source) -> tuple[OpenFile, str | None]:
-        """Open a file with the declared AAD prefix, or else with a previous one.
+    def open_footer(
+        self, place: Place, source: Source
+    ) -> tuple[OpenFile, FileDecryptionProperties, str]:
+        """Open a file with the declared AADs, or else with previous ones.
 
         Returns:
-            The file, and the template of the previous prefix; None with the declared one.
+            The file, the properties that open it, and what of it is previous, if anything.
 
         Raises:
-            ModcryptError: As `OpenFile`, with the declared prefix if the file has no other.
+            ModcryptError: As `OpenFile`, with the declared AADs if the file has no other.
         """
-        refused: ModcryptError | None = None
-        for template in (None, *self.policies.dataset.previous.aad_prefixes):
-            decryption = self.policies.opening(place, template)
-            try:
-                file = OpenFile(source, decryption)
-                check_border(file.footer.file_unique, decryption)
-                return file, template
-            # If a file does not store its prefix, only a tag or signature shows that it is another.
-            except (AadPrefixError, TagMismatchError, FooterSignatureError) as error:
-                refused = refused or error
-        assert refused is not None
-        raise refused
+        previous, refused = self.policies.dataset.previous, list[ModcryptError]()
+        for kms_aad in (None, *previous.kms_aads):
+            for template in (None, *previous.aad_prefixes):
+                decryption = self.policies.opening(place, template, kms_aad=kms_aad)
+                try:
+                    file = OpenFile(source, decryption)
+                    check_border(file.footer.file_unique, decryption)
+                    return file, decryption, _describe_previous(template, kms_aad)
+                except KeyMaterialError as error:  # another prefix does not help
+                    refused.append(error)
+                    break
+                # A file may not store its prefix: then a tag or signature shows that it is another.
+                except (AadPrefixError, TagMismatchError, FooterSignatureError) as error:
+                    refused.append(error)
+        raise refused[0]
 
     def _open(self, place: Place, source: Source, listed: LakeFile) -> FileState:
-        file, template = self.open_footer(place, source)
+        file, _, previous = self.open_footer(place, source)
         kinds = file.find_kinds(range(len(file.leaves)))
         columns = ErasedColumns.find(self.policies, listed.path, file, kinds)
         try:
@@ -152,15 +158,13 @@ class FooterExamination:
         plain = [".".join(file.leaves[c]) for c, kind in kinds.items() if PLAINTEXT in kind]
         keys, facts = self._describe_keys(place, file, plain, own)
         facts = facts._replace(erased=tuple(columns.gone))
-        if template is not None:
-            state: State = "other-policy"
-            message = _describe_previous(template)
-        else:
+        state: State = "other-policy"
+        message = previous
+        if not previous:
             state, message = columns.judge(*self._compare(listed.path, keys, file, facts))
         return FileState(
             path=listed.path, size=listed.size, state=state, message=message, keys=keys,
-            reason=_REASONS.get(state, ""), previous_prefix=template,
-            rows=file.metadata.num_rows, columns=len(file.leaves),
+            reason=_REASONS.get(state, ""), rows=file.metadata.num_rows, columns=len(file.leaves),
             encrypted_columns=len(file.leaves) - len(plain),
             data_keys=_fingerprint(file, own),
         )  # fmt: skip
@@ -253,8 +257,12 @@ class FooterExamination:
         return replace(state, state="not-erased", reason=NOT_ERASED, message=message)
 
 
-def _describe_previous(template: str) -> str:
-    """Return the message about a file whose AAD prefix has a previous template."""
+def _describe_previous(template: str | None, kms_aad: str | None) -> str:
+    """Return the message about a file with a previous AAD prefix or AAD for the key service."""
+    if kms_aad is not None:
+        return "its keys are bound to a previous kms_aad"
+    if template is None:
+        return ""
     bound = f"is the previous one, {template!r}" if template else "is missing"
     return f"its AAD prefix {bound}"
 

@@ -32,14 +32,13 @@ from modcrypt.lake.files.file_states import FileState, KeyUse, KnownWraps
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.spool import Memo
 
-_VERSION = 7
+_VERSION = 8
 
 _MAX_VALUES = 1000
 """Maximum number of values in a query."""
 
 _STATE = (
-    "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "previous_prefix",
-    "data_keys",
+    "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "data_keys",
 )  # fmt: skip
 
 _list_values = attrgetter(*_STATE)

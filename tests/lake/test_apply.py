@@ -149,6 +149,25 @@ def test_a_former_prefix_may_be_none_or_not_stored(
     assert states(config) == {"declared": 2}
 
 
+@each_case("after", ["new", ""])
+@each_case("before", ["old", ""])
+def test_keys_move_from_a_former_kms_aad(before: str, after: str, tmp_path: Path) -> None:
+    def declare(kms_aad: str, previous: str = "") -> None:
+        line = f'kms_aad = "{kms_aad}"\n' if kms_aad else ""
+        config.write_text(DECLARATION.replace("include", f"{line}include") + previous)
+
+    config = make_lake(tmp_path, days=1)
+    declare(before)
+    apply(config)
+    declare(after, f'\n[dataset.orders.previous]\nkms_aads = ["x", "{before}"]\n')
+    if before != after:
+        assert states(config) == {"other-policy": 2}
+        assert apply(config).changed == 2
+    assert states(config) == {"declared": 2}
+    declare(after)
+    assert (states(config), Lake.open(config).verify()[0].code) == ({"declared": 2}, 0)
+
+
 def test_a_moved_file_is_not_one_without_a_prefix(tmp_path: Path) -> None:
     former = '\n[dataset.orders.previous]\naad_prefixes = [""]\n'
     config = make_lake(tmp_path, days=1, declaration=DECLARATION + former)

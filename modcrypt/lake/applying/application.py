@@ -29,7 +29,6 @@ from modcrypt.lake.files.file_policies import DatasetPolicies, read_columns, rea
 from modcrypt.lake.files.lake_files import LakeFile
 from modcrypt.lake.key_ages import KeyAges
 from modcrypt.lake.spool import Spool, take_batches
-from modcrypt.parquet.crypto.file_plan import OpenFile
 from modcrypt.parquet.rewrite.changes import Change
 from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count
@@ -298,8 +297,7 @@ def _make_conversion(
         if planned.action == "encrypt":
             decryption, columns = None, read_plain_columns(opened)
         else:
-            decryption = policies.opening(place, planned.state.previous_prefix)
-            file = OpenFile(opened, decryption)
+            file, decryption, _ = run.examination.open_footer(place, opened)
             columns = read_columns(file.footer, file.leaves)
             erased = tuple(run.examination.find_erased(place, path, file))
     encryption = policies.writing(policies.policy(path, columns))

@@ -24,11 +24,13 @@ class Previous:
     Attributes:
         master_keys: Map of the id of an old master key to the declared one that replaces it.
         aad_prefixes: Former templates of AAD prefixes.
+        kms_aads: Former values of `kms_aad`; empty text for none.
         algorithms: Former algorithms.
     """
 
     master_keys: Mapping[str, str] = field(default_factory=dict)
     aad_prefixes: Sequence[str] = ()
+    kms_aads: Sequence[str] = ()
     algorithms: Sequence[str] = ()
 
 

@@ -378,5 +378,6 @@ class _DatasetParsing(Members):
         return Previous(
             master_keys=dict(keys),
             aad_prefixes=tuple(given.get("aad_prefixes", ())),
+            kms_aads=tuple(given.get("kms_aads", ())),
             algorithms=tuple(given.get("algorithms", ())),
         )

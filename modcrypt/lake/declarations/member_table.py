@@ -65,12 +65,11 @@ _MASTER_KEYS = _free(
     "master_keys", table_of(NAME, "a table that maps OLD ids to NEW ids"),
     "Ids of former master keys, and of those that replace them.",
 )  # fmt: skip
+_TEXTS = Kind("a list of strings", {"type": "array", "items": TEXT.schema})
 PREVIOUS_MEMBERS = _collect(
     _MASTER_KEYS,
-    _free(
-        "aad_prefixes", Kind("a list of strings", {"type": "array", "items": TEXT.schema}),
-        "Former templates of AAD prefixes.",
-    ),
+    _free("aad_prefixes", _TEXTS, "Former templates of AAD prefixes."),
+    _free("kms_aads", _TEXTS, "Former values of kms_aad; an empty one for none."),
     _free(
         "algorithms",
         Kind(

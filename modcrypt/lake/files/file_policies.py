@@ -79,21 +79,27 @@ class DatasetPolicies:
     _lock: Any = field(default_factory=lambda: fork_safe(threading.Lock()), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        members = self.dataset.members
-        tools = KeyTools(
-            self.client,
-            kms_aad=members.get("kms_aad", ""),
-            cache_lifetime_seconds=members.get("cache_lifetime_seconds", 600.0),
-            audit=None if self.audit is None else audit_to_json_lines(self.audit),
-            master_key_ids=(),
-        )
-        object.__setattr__(self, "tools", tools)
+        object.__setattr__(self, "tools", self._make_tools(self.kms_aad))
         root = Folder.at(self.dataset.location)
         root = replace(root, _located=root.place)
         object.__setattr__(self, "root", root)
 
     tools: KeyTools = field(init=False, repr=False)
     root: Folder = field(init=False, repr=False)
+
+    @property
+    def kms_aad(self) -> str:
+        """The declared AAD for the key service; empty for none."""
+        return str(self.dataset.members.get("kms_aad", ""))
+
+    def _make_tools(self, kms_aad: str) -> KeyTools:
+        return KeyTools(
+            self.client,
+            kms_aad=kms_aad,
+            cache_lifetime_seconds=self.dataset.members.get("cache_lifetime_seconds", 600.0),
+            audit=None if self.audit is None else audit_to_json_lines(self.audit),
+            master_key_ids=(),
+        )
 
     @cached_property
     def is_folder(self) -> bool:
@@ -206,7 +212,7 @@ class DatasetPolicies:
         return self.encryption(policy)
 
     def _find_newest_version(self, key: str) -> str | None:
-        return KeyTrial(self.client).wrap_with(key, self.dataset.members.get("kms_aad", ""))
+        return KeyTrial(self.client).wrap_with(key, self.kms_aad)
 
     def check_signing_key(self) -> None:
         """Raise ValueError if readers require a signature, and there is no key that makes it."""
@@ -274,8 +280,9 @@ class DatasetPolicies:
         return read_columns(file.footer, kept, change.bare_fields(file.leaves))
 
     def opening(
-        self, place: Place, aad_prefix: str | None = None, master_key_ids: Collection[str] = ()
-    ) -> FileDecryptionProperties:
+        self, place: Place, aad_prefix: str | None = None, master_key_ids: Collection[str] = (),
+        kms_aad: str | None = None,
+    ) -> FileDecryptionProperties:  # fmt: skip
         """Return properties that open a file under any declared or previous master key.
 
         A declared writer must have signed it.
@@ -283,18 +290,23 @@ class DatasetPolicies:
         Args:
             aad_prefix: Template of the AAD prefix, empty for files without one; None for the
                 declared one.
+            kms_aad: AAD for the key service; None for the declared one.
         """
         path = self.path_of(place)
-        key = self.group_of(path), aad_prefix, frozenset(master_key_ids)
-        return self._openings.get(key, lambda: self._make_opening(path, aad_prefix, master_key_ids))
+        key = self.group_of(path), aad_prefix, frozenset(master_key_ids), kms_aad
+        return self._openings.get(
+            key, lambda: self._make_opening(path, aad_prefix, master_key_ids, kms_aad)
+        )
 
     def _make_opening(
-        self, path: str, aad_prefix: str | None, master_key_ids: Collection[str]
-    ) -> FileDecryptionProperties:
+        self, path: str, aad_prefix: str | None, master_key_ids: Collection[str],
+        kms_aad: str | None,
+    ) -> FileDecryptionProperties:  # fmt: skip
         template = self.dataset.aad_prefix if aad_prefix is None else aad_prefix
         filled = fill(template, self._values_of(path)) if template else None
         prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self._path_root)
-        return self.tools.decryption(
+        tools = self.tools if kms_aad is None else self._make_tools(kms_aad)
+        return tools.decryption(
             aad_prefix=b"" if template == "" else prefix,  # empty: refuses any that is stored
             accept_algorithms=self.algorithms,
             master_key_ids={

@@ -111,8 +111,6 @@ class FileState:
         columns: Number of leaf columns; None as for `rows`.
         encrypted_columns: Number of encrypted leaf columns; None as for `rows`.
         keys: Keys that the file needs, as far as they are known.
-        previous_prefix: Template of the previous AAD prefix that the file has; None if it has the
-            declared one.
         verified: Whether `verify` found the file correct, and it has not changed since.
         data_keys: Fingerprints of its data keys, in one string.
     """
@@ -126,7 +124,6 @@ class FileState:
     columns: int | None = None
     encrypted_columns: int | None = None
     keys: tuple[KeyUse, ...] = ()
-    previous_prefix: str | None = field(default=None, repr=False)
     verified: bool = False
     data_keys: bytes = field(default=b"", repr=False)
 
@@ -140,7 +137,7 @@ class FileState:
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes as values for JSON."""
-        hidden = ("path", "keys", "previous_prefix", "data_keys")
+        hidden = ("path", "keys", "data_keys")
         names = (name for name in self.__slots__ if name not in hidden)
         fields = {name: getattr(self, name) for name in names}
         return {"file": self.path, **fields, "keys": [key._asdict() for key in self.keys]}

@@ -39,7 +39,7 @@ _ADVICE: Mapping[str, str] = {
     "old-keys": "run modcrypt apply to rotate its keys",
     "exposed": "run modcrypt apply to encrypt it under new data keys",
     "not-erased": "run modcrypt shred again, or remove the statement that it is erased",
-    "kms-aad": "restore the kms_aad with which the file was written, or a copy of the file",
+    "kms-aad": "restore the kms_aad of the time of writing, or add it to previous.kms_aads",
     "seal": "if you know who wrote the files, sign the next seal: modcrypt seals create, or add",
     "replaced": "if you know who wrote it, run modcrypt apply --accept-replaced to encrypt it",
     "writer-signature": "restore a copy that a declared writer signed",
@@ -139,7 +139,7 @@ class _Walk:
         yield self._pass("file", f"{self._path} is encrypted; its footer is {mode}")
         yield from self._follow_key(keys[0].metadata, None)
         self._step = "footer"
-        self._file, _ = self._examination.open_footer(self._place, source)
+        self._file, *_ = self._examination.open_footer(self._place, source)
         prefix = self._file.footer.aad_prefix
         bound = "no AAD prefix" if prefix is None else f"the AAD prefix {prefix!r}"
         yield self._pass("footer", f"it opens with {bound}")
