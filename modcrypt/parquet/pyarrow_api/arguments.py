@@ -81,16 +81,12 @@ def take_arguments_of(
 
 
 def stand_in_for(original: type) -> Callable[[_C], _C]:
-    """Decorate a class whose constructor takes the arguments of PyArrow's, and may make that."""
+    """Decorate a class whose constructor makes an object of PyArrow's class where that serves."""
 
     def decorate(cls: _C) -> _C:
-        take_arguments = take_arguments_of(original, after=1)
-        make = take_arguments(lambda cls, *_, **__: object.__new__(cls))
-        for name, value in (
-            ("__new__", staticmethod(make)),
-            ("__signature__", inspect.signature(original)),
-        ):
-            setattr(cls, name, value)
+        make = take_arguments_of(original, after=1)(lambda cls, *_, **__: object.__new__(cls))
+        cls.__new__ = staticmethod(make)  # type: ignore[method-assign]
+        cls.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
         return cls
 
     return decorate
