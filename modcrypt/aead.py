@@ -201,7 +201,7 @@ class GcmCipher(ModuleCipher):
         Raise TagError if the tag does not match.
         """
         try:
-            return self._gcm.decrypt(bytes(module[LENGTH_SIZE:_BODY]), module[_BODY:], aad)
+            return self._gcm.decrypt(module[LENGTH_SIZE:_BODY], module[_BODY:], aad)
         except InvalidTag:
             raise TagError from None
 
@@ -211,7 +211,7 @@ class GcmCipher(ModuleCipher):
         Raise TagError if the tag does not match; `out` is zeroed.
         """
         try:
-            self._decrypt_into(bytes(module[LENGTH_SIZE:_BODY]), module[_BODY:], aad, out)
+            self._decrypt_into(module[LENGTH_SIZE:_BODY], module[_BODY:], aad, out)
         except InvalidTag:
             out[:] = bytes(len(out))
             raise TagError from None
@@ -232,7 +232,7 @@ class GcmCipher(ModuleCipher):
         Raise TagError if the tag does not match; `out` is zeroed.
         """
         try:
-            self._decrypt_into(bytes(block[:NONCE_SIZE]), block[NONCE_SIZE:], aad, out)
+            self._decrypt_into(block[:NONCE_SIZE], block[NONCE_SIZE:], aad, out)
         except InvalidTag:
             out[:] = bytes(len(out))
             raise TagError from None
@@ -255,7 +255,7 @@ class GcmCipher(ModuleCipher):
             raise TagError
         view = memoryview(block)
         try:
-            return self._gcm.decrypt(bytes(view[:NONCE_SIZE]), view[NONCE_SIZE:], aad)
+            return self._gcm.decrypt(view[:NONCE_SIZE], view[NONCE_SIZE:], aad)
         except InvalidTag:
             raise TagError from None
 

@@ -630,3 +630,18 @@ def test_a_cipher_knows_the_key_object_that_it_was_made_of() -> None:
     cipher = aead.GcmCipher(key)
     assert cipher.has_key(key)
     assert not cipher.has_key(Key(b"k" * 16))
+
+
+def test_nonces_are_read_in_place() -> None:
+    """A copy takes a fifth of the time of opening a small module."""
+    cipher, nonces = GcmCipher(Key(bytes(range(16)))), []
+
+    def note(nonce: object, *_: object) -> int:
+        nonces.append(type(nonce))
+        return 0
+
+    cipher._decrypt_into = note
+    stored, out = memoryview(bytes(GCM_OVERHEAD)), memoryview(bytearray())
+    cipher.decrypt_into(stored, b"", out)
+    cipher.decrypt_block_into(stored, b"", out)
+    assert nonces == [memoryview, memoryview]

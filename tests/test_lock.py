@@ -65,7 +65,9 @@ def test_releases_have_compiled_wheels_for_all_systems() -> None:
         for name in (f"{python}-{name}" for names in platforms.values() for name in names):
             assert any(fnmatch(name, pattern) for pattern in settings["build"].split()), name
             assert not any(fnmatch(name, pattern) for pattern in settings["skip"].split()), name
-    assert settings["environment"] == {"HATCH_BUILD_HOOKS_ENABLE": "1"}
+    flags = "-fvisibility=hidden"
+    assert settings["environment"] == {"HATCH_BUILD_HOOKS_ENABLE": "1", "CFLAGS": flags}
+    assert f"NATIVE_CFLAGS := {flags}" in (ROOT / "Makefile").read_text()
     assert settings["test-command"].endswith("tools/smoke.py --compiled")
 
 

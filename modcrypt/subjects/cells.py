@@ -43,7 +43,7 @@ from modcrypt.parquet.crypto.properties import CELLS
 from modcrypt.parquet.format.idl import ThriftStruct
 from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.subjects.key_file import REFERENCE_SIZE
-from modcrypt.subjects.vault import MAX_SUBJECT, SubjectVault
+from modcrypt.subjects.vault import MAX_SUBJECT, SubjectVault, are_subjects
 
 VERSION = 1
 
@@ -67,7 +67,7 @@ def find_owners(vault: SubjectVault, keys: pa.Array, *, create: bool) -> Owners:
     plain = plain if _is_whole(plain.type) else canonical_subjects(plain)
     encoded = plain.dictionary_encode()
     subjects = canonical_subjects(encoded.dictionary).to_pylist()
-    if not all(0 < len(subject) <= MAX_SUBJECT for subject in subjects):
+    if not are_subjects(subjects):
         raise (ValueError if create else FormatError)(
             f"subject_key: a subject has 1 to {MAX_SUBJECT} bytes; a row without one has null there"
         )

@@ -89,15 +89,16 @@ class KeyFile:
 
         Raise TagError or TypeError if they are not what `wrap` returned.
         """
-        forms = {(stream[:HEADER_SIZE], len(stream), type(number)) for _, number, stream in rows}
-        if forms - {(_HEADER, _STREAM_SIZE, int)}:
+        numbers, streams = [row[1] for row in rows], [row[2] for row in rows]
+        sizes, headers = {*map(len, streams)}, {stream[:HEADER_SIZE] for stream in streams}
+        if sizes - {_STREAM_SIZE} or headers - {_HEADER} or {*map(type, numbers)} - {int}:
             raise TagError
         heads = {number: self._aad(number) for number in self.keks}
         keks = {number: ValueCipher(key_bytes(kek)) for number, kek in self.keks.items()}
         aads = [heads[row[1]] + row[0] + _FIRST_BLOCK for row in rows]
-        blocks = b"".join([row[2][HEADER_SIZE:] for row in rows])
+        blocks = b"".join([stream[HEADER_SIZE:] for stream in streams])
         ends = list(range(_BLOCK_SIZE, len(blocks) + 1, _BLOCK_SIZE))
-        ciphers, stops = [keks[row[1]] for row in rows], list(range(1, len(rows) + 1))
+        ciphers, stops = [keks[number] for number in numbers], list(range(1, len(rows) + 1))
         keys = b"".join(decrypt_values(ciphers, aads, stops, blocks, ends))
         return [keys[at : at + KEY_LENGTH] for at in range(0, len(keys), KEY_LENGTH)]
 

@@ -102,9 +102,9 @@ class SubjectVault:
         Subjects are integers in decimal ASCII, strings as UTF-8, and binary values as they are.
         Raise ValueError for one that is empty or longer than 64 KiB.
         """
-        if not all(0 < len(subject) <= MAX_SUBJECT for subject in subjects):
+        if not are_subjects(subjects):
             raise ValueError(f"a subject has 1 to {MAX_SUBJECT} bytes")
-        return [self._keys.hash_subject(subject)[:REFERENCE_SIZE] for subject in subjects]
+        return [each[:REFERENCE_SIZE] for each in map(self._keys.hash_subject, subjects)]
 
     @paused_collector()
     def find(self, subjects: Sequence[bytes], *, create: bool) -> list[Owner]:
@@ -145,7 +145,7 @@ class SubjectVault:
         """Return the ciphers of subjects by reference, None for erased ones, as `find`."""
         self._refresh()
         unique = set(references)
-        found: dict[bytes, ValueCipher | None] = {**self._find(unique)}
+        found: dict[bytes, Any] = self._find(unique)
         if missing := unique - found.keys():
             found |= self._create(missing) if create else self._expect_erased(missing)
         return [found[reference] for reference in references]
@@ -183,7 +183,7 @@ class SubjectVault:
     def _unwrap(self, rows: Iterable[Sequence[Any]]) -> dict[bytes, bytes]:
         """Return the data keys of rows by reference, but those of erased subjects."""
         keys = self._keys
-        rows = [row for row in rows if row[0] not in keys.erased]
+        rows = [row for row in rows if row[0] not in keys.erased] if keys.erased else [*rows]
         for generation in {row[1] for row in rows} - keys.keks.keys():
             shown = generation if isinstance(generation, int) else "of a damaged row"
             raise KeyMaterialError(
@@ -395,6 +395,11 @@ class SubjectVault:
         with_row, without = ("returned", "erased") if request else ("known", "unknown")
         state = with_row if self._list_present([reference]) else without
         return {"reference": reference.hex(), "state": state, "request": request, "time": time}
+
+
+def are_subjects(subjects: Iterable[bytes]) -> bool:
+    """Return whether the lengths of subjects are those that subjects can have."""
+    return all(0 < length <= MAX_SUBJECT for length in {*map(len, subjects)})
 
 
 def create_vault(address: str, tools: KeyTools, master_key_id: str) -> SubjectVault:

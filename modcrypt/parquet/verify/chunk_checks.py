@@ -45,7 +45,11 @@ from modcrypt.parquet.verify.page_recovery import Frames
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-_PAGES: Final = Part.PAGES  # reading it of the enum takes longer than a comparison
+# Reading them of the enum takes longer than a comparison.
+_PAGES: Final = Part.PAGES
+_OFFSET_INDEX: Final = Part.OFFSET_INDEX
+_COLUMN_INDEX: Final = Part.COLUMN_INDEX
+_BLOOM_FILTER: Final = Part.BLOOM_FILTER
 
 
 def split_batches(chunks: Sequence[Chunk], size: i64) -> list[list[Chunk]]:
@@ -135,17 +139,17 @@ class _Check:
     def run(self) -> None:
         """Open the indexes first: they locate the pages after one that cannot be read."""
         self._check_signed_parts()
-        offset_index, _ = self._open_part(Part.OFFSET_INDEX)
-        column_index, _ = self._open_part(Part.COLUMN_INDEX)
+        offset_index, _ = self._open_part(_OFFSET_INDEX)
+        column_index, _ = self._open_part(_COLUMN_INDEX)
         self._check_bloom_filter()
         facts: PageFacts | None = None
         if self.chunk.overlapping:
             note = "parts of it overlap other parts of the file"
             self.report.add_note("column", self.chunk.path, note)
-        elif Part.PAGES in self.spans:
+        elif _PAGES in self.spans:
             checker = self.checker
             starts = [] if offset_index is None else offset_index.page_locations
-            pages = self.spans[Part.PAGES]
+            pages = self.spans[_PAGES]
             if checker.hashed is not None:
                 checker.hashed.begin(pages)
             facts = check_pages(
@@ -168,7 +172,7 @@ class _Check:
         if hashed is None:
             return
         for span in self.chunk.spans:
-            if span.part is not Part.PAGES or self.chunk.overlapping:
+            if span.part is not _PAGES or self.chunk.overlapping:
                 hashed.begin(span)
                 self._finish_hash(span)
 
@@ -189,7 +193,7 @@ class _Check:
         if span is None:
             return None, None
         data = self.checker.source.read_at(span.start, span.end - span.start)
-        is_filter = part is Part.BLOOM_FILTER
+        is_filter = part is _BLOOM_FILTER
         module = self.chunk.id(ModuleType["BLOOM_FILTER_HEADER" if is_filter else part.name])
         plain: list[bytes | None] = [data]
         if self.chunk.encrypted and is_in_clear(span, data):
@@ -222,7 +226,7 @@ class _Check:
         name = in_words(span.part)
         severity: Severity = "fault"
         who, then = "as no known writer leaves it", "leaves it out"
-        if span.part is Part.BLOOM_FILTER:
+        if span.part is _BLOOM_FILTER:
             severity = "warning"
             who, then = "as arrow-rs writes it", "encrypts it if it holds all values"
         message = (
@@ -255,10 +259,10 @@ class _Check:
         return plain
 
     def _check_bloom_filter(self) -> None:
-        header, bitset = self._open_part(Part.BLOOM_FILTER)
+        header, bitset = self._open_part(_BLOOM_FILTER)
         if header is None:
             return
-        span, module = self.spans[Part.BLOOM_FILTER], self.chunk.id(ModuleType.BLOOM_FILTER_HEADER)
+        span, module = self.spans[_BLOOM_FILTER], self.chunk.id(ModuleType.BLOOM_FILTER_HEADER)
         faults = list(bloom_faults(header, None if bitset is None else len(bitset)))
         for word, what, severity in faults:
             message = f"{self.chunk.where}: {what}"
@@ -281,7 +285,7 @@ class _Check:
     ) -> None:
         """Compare column metadata and indexes with the pages, if all pages are known."""
         chunk, md = self.chunk, self.chunk.metadata
-        pages = self.spans.get(Part.PAGES)
+        pages = self.spans.get(_PAGES)
         wrong_type = md.type != chunk.element.type
         severity: Severity = "fault" if wrong_type else self.checker.optional
         self._add_faults(claim_faults(md, chunk.element), pages, None, severity)
@@ -291,7 +295,7 @@ class _Check:
         if offset_index is not None:
             self._add_faults(
                 offset_index_faults(offset_index, md, chunk.leaf, chunk.rows, facts),
-                self.spans[Part.OFFSET_INDEX],
+                self.spans[_OFFSET_INDEX],
                 chunk.id(ModuleType.OFFSET_INDEX),
                 self.checker.optional,
             )
@@ -303,7 +307,7 @@ class _Check:
     ) -> None:
         """Compare a column index; one that encryption hid from readers can mislead nobody."""
         chunk = self.chunk
-        span, module = self.spans[Part.COLUMN_INDEX], chunk.id(ModuleType.COLUMN_INDEX)
+        span, module = self.spans[_COLUMN_INDEX], chunk.id(ModuleType.COLUMN_INDEX)
         hidden = chunk.struct.column_index_offset is None
         md, leaf = chunk.metadata, chunk.leaf
         faults = list(column_index_faults(index, offset_index, md, leaf, chunk.element, facts))
@@ -334,7 +338,7 @@ class _Check:
         self, messages: Iterable[str], span: Span | None, module: ModuleId | None,
         severity: Severity = "fault",
     ) -> None:  # fmt: skip
-        start, end = (None, None) if span is None else (span.start, span.end)
-        where = self.chunk.where if module is None else str(module)
-        for message in messages:
+        for message in messages:  # there are hardly any
+            start, end = (None, None) if span is None else (span.start, span.end)
+            where = self.chunk.where if module is None else str(module)
             self.report.add_fault("format", f"{where}: {message}", start, end, module, severity)

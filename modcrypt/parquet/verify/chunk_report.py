@@ -76,7 +76,8 @@ class ChunkReport(Report):
         """Add the facts in the header of the data page in [start, end), or a fault."""
         facts = self.facts
         try:
-            facts.pages.append((start, end - start, *read_counts(header)))
+            values, nulls, rows = read_counts(header)
+            facts.pages.append((start, end - start, values, nulls, rows))
         except FormatError as error:
             facts.complete = False
             module = self.chunk.id(ModuleType.DATA_PAGE_HEADER, page)

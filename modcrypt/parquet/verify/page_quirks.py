@@ -129,8 +129,10 @@ def describe_page_quirks(
 
 def counts_values_as_rows(chunk: Chunk, facts: PageFacts) -> bool:
     """Return whether data pages V2 of lists state their number of values as that of rows."""
-    nested, rows = chunk.leaf.max_repetition > 0, facts.rows
-    return nested and sum(rows) > chunk.rows and rows == facts.values
+    if not chunk.leaf.max_repetition:
+        return False
+    rows = facts.rows
+    return sum(rows) > chunk.rows and rows == facts.values
 
 
 def forgets_dictionary_header(chunk: Chunk, facts: PageFacts) -> bool:
