@@ -112,9 +112,11 @@ class Report:
 
     def finish(self, where: str) -> list[Finding]:
         """Return all findings, after appending one that counts those beyond the limit."""
-        for severity in sorted(self._more):
-            from modcrypt.parquet.format.findings import Finding
+        if not self._more:
+            return self.findings
+        from modcrypt.parquet.format.findings import Finding
 
+        for severity in sorted(self._more):
             words = [listed.word for listed in self.findings if listed.severity == severity]
             word = words[-1] if words else "integrity"
             more = format_count(self._more[severity], "more " + severity)
