@@ -67,16 +67,13 @@ def name_mapping(metadata: TableMetadata) -> NameMapping | None:
 
 
 def _parse_schema(document: Any, metadata: TableMetadata) -> Schema:
-    for kind in _type_names(document):
-        if kind.startswith(_UNREAD):
-            raise UnsupportedFormatError(
-                f"{metadata.name}: columns of type {kind} are not supported"
-            )
+    for kind in _unread_types(document):
+        raise UnsupportedFormatError(f"{metadata.name}: columns of type {kind} are not supported")
     return _validate(Schema, document, metadata)
 
 
-def _type_names(document: Any) -> Iterator[str]:
-    """Yield the types of a schema that are given by name: the values of these members only."""
+def _unread_types(document: Any) -> Iterator[str]:
+    """Yield the types of a schema that pyiceberg cannot read, alone or with a default."""
     waiting = [document]
     while waiting:
         node = waiting.pop()
@@ -86,7 +83,14 @@ def _type_names(document: Any) -> Iterator[str]:
             members = [
                 node[name] for name in ("type", "fields", "element", "key", "value") if name in node
             ]
-            yield from (text for text in members if isinstance(text, str))
+            texts = [text for text in members if isinstance(text, str)]
+            yield from (text for text in texts if text.startswith(_UNREAD))
+            kind = texts[0] if texts else "struct, list or map"
+            has_default = any(
+                node.get(f"{when}-default") is not None for when in ("initial", "write")
+            )
+            if has_default and (not texts or kind.endswith("_ns")):
+                yield f"{kind} with a default"
             waiting += members
 
 

@@ -99,8 +99,8 @@ class DataWriter:
         self._row_limit, self._options = _writer_options(
             self._table.properties, table.metadata.name
         )
+        columns = file_schema(self._table.schema())
         with as_format_errors(f"{table.metadata.name}: write.metadata.metrics properties"):
-            columns = file_schema(self._table.schema())
             self._statistics = compute_statistics_plan(columns, self._table.properties)
         with as_format_errors(f"{table.metadata.name}: write.target-file-size-bytes"):
             size = property_as_int(

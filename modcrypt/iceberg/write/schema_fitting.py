@@ -106,9 +106,13 @@ def file_schema(schema: Schema) -> Schema:
 
     Spec, "Primitive Types": columns of the type unknown are not stored in data files. Raise
     UnsupportedFormatError if a struct, list or map has only unknown fields, which Parquet cannot
-    store.
+    store, or a name is empty or stands for another one there.
     """
-    return sanitize_column_names(Schema(*_known_fields(schema.fields), schema_id=schema.schema_id))
+    known = Schema(*_known_fields(schema.fields), schema_id=schema.schema_id)
+    try:
+        return sanitize_column_names(known)
+    except ValueError as error:
+        raise UnsupportedFormatError(f"data files cannot have the columns: {error}") from None
 
 
 def _known_fields(fields: Sequence[NestedField]) -> list[NestedField]:

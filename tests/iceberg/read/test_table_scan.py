@@ -967,6 +967,13 @@ def test_types_that_are_not_read_are_named(tmp_path: Path, kind: str) -> None:
         open_built(builder).scan(columns=["id"]).to_arrow()
 
 
+@pytest.mark.parametrize(("kind", "value"), [("timestamp_ns", "2026-01-01T00:00:00"), (ORDERS, {})])
+def test_defaults_that_are_not_read_are_named(tmp_path: Path, kind: Any, value: Any) -> None:
+    odd = field(20, "odd", kind, **{"initial-default": value})
+    with pytest.raises(UnsupportedFormatError, match="with a default are not supported"):
+        open_built(Builder(tmp_path, struct(odd))).scan()
+
+
 # --- many files, few in memory -------------------------------------------------------------------
 
 

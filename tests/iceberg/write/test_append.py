@@ -543,6 +543,13 @@ def test_partitions_by_two_fields_of_one_column(
     assert java.read(Path(table.place.path)) == plain_rows(table.scan())
 
 
+@pytest.mark.parametrize("names", [["1a", "_1a"], ["", "b"]])
+def test_names_that_data_files_cannot_have(tmp_path: Path, names: list[str]) -> None:
+    rows = pa.table([[1], [2]], names)
+    with pytest.raises(UnsupportedFormatError, match="data files cannot have the columns"):
+        make_table(tmp_path / "t", rows.schema).append(rows)
+
+
 @pytest.mark.parametrize(
     ("version", "key_id", "error"),
     [(3, None, PlaintextError), (2, "keyA", UnsupportedFormatError)],
