@@ -6,6 +6,7 @@ The footer's AAD is `AAD prefix | file-unique | 0x00` in both footer modes (PME 
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -169,9 +170,7 @@ def take_mark(struct: ThriftStruct) -> frozenset[str]:
 # --- open footers --------------------------------------------------------------------------------
 
 
-_NO_KEY: Final = KeyAnswer(None)
-
-
+@dataclass(slots=True)
 class Footer:
     """An open footer, and the cipher and key for the file's modules.
 
@@ -180,29 +179,25 @@ class Footer:
     reason.
     """
 
+    tail: Tail
     fields: CryptoFields | None = None  # None if they could not be read
+    metadata: ThriftStruct = None  # None if it could not be read
+    encrypted: bool = True  # False for a plaintext file
     algorithm: ThriftStruct = None  # AesGcmV1 or AesGcmCtrV1 from the file
     algorithm_name: str | None = None
     key_metadata: bytes | None = None  # key metadata of the footer key
-    answer: KeyAnswer = _NO_KEY  # the footer key, or why there is none
+    answer: KeyAnswer = field(default=KeyAnswer(None))  # the footer key, or why there is none
     locked: str = ""  # why modules cannot be opened
     is_verified: bool = False  # whether the footer's tag or signature was verified
     signature_fault: FooterSignatureError | AadPrefixError | None = None
     padding: int = 0  # bytes after the struct inside the footer's module
+    start: int = 0  # offset in the file at which the metadata, or its module, begins
     signature: SignatureBlock | None = None  # the writer's signature, verified or not
     signed_by: str | None = None  # id of the required key that made the signature
     signed: memoryview | None = None  # the list of hashes that this key signed
     added: frozenset[str] = frozenset()  # the names of `absent` that a chunk's metadata lists
     _cipher: FileCipher | None = None
     _key_name: str | None = None
-
-    def __init__(
-        self, tail: Tail, metadata: ThriftStruct = None, *, encrypted: bool = True, start: int = 0
-    ) -> None:
-        self.tail = tail
-        self.metadata = metadata  # None if it could not be read
-        self.encrypted = encrypted  # False for a plaintext file
-        self.start = start  # offset in the file at which the metadata, or its module, begins
 
     @property
     def cipher(self) -> FileCipher:
