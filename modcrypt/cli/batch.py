@@ -211,6 +211,16 @@ class Batch:
         has_root = self._is_folder and self._has_root(None)
         return (settings.under(self._source.name) if has_root else settings).decryption()
 
+    def _check_leaks(self, encryption: Any) -> None:
+        """Raise ValueError if values of encrypted columns would stay readable beside the files."""
+        to = None if self._destination is None else self._destination.place
+        for source in self._source.members:
+            # Loading the check takes a while, and most single files are in no folder NAME=VALUE.
+            if self._is_folder or "=" in (to or source.place).resolve().path:
+                from modcrypt.jobs.leaks.sidecars import check_sidecars
+
+                check_sidecars(source.place, to, encryption, drop_summaries=self._drop_summaries)
+
     def _has_root(self, destination: Folder | None) -> bool:
         """Return whether the files have a common folder; several sources have none in place."""
         return destination is not None or not self._is_set
@@ -249,11 +259,7 @@ class Batch:
         if not self._is_folder:
             self._files = list_tables([self._source])
         if self._verb == "encrypt" and not self._allow_leaks:
-            from modcrypt.jobs.leaks.sidecars import check_sidecars
-
-            to = None if self._destination is None else self._destination.place
-            for source in self._source.members:
-                check_sidecars(source.place, to, encryption, drop_summaries=self._drop_summaries)
+            self._check_leaks(encryption)
         with ExitStack() as stack:
             if not options["dry_run"]:
                 stack.enter_context(self._hand_over())

@@ -138,9 +138,11 @@ def _check_footer_key_metadata(metadata: bytes | Callable[[bytes], bytes] | None
     if callable(metadata):
         return
     _check_bytes(metadata, "footer_key_metadata")
+    if not metadata:
+        return
     from modcrypt.pkmt1.recipient_metadata import may_hold_recipients
 
-    if metadata and may_hold_recipients(metadata):
+    if may_hold_recipients(metadata):
         raise ValueError(
             "the key metadata has keys for recipients, which open only the file that they were "
             "made for; pass encryption with the recipients of the new file"
