@@ -221,11 +221,13 @@ class _Opening:
 
     def _find_hint(self) -> str:
         """Return a possible cause of a wrong tag."""
-        from modcrypt.pkmt1.key_info import key_info
-
         if self.properties.aad_prefix:
             return "The given AAD prefix is part of the AAD"
-        name = self.properties.footer_key and key_info(self.footer.key_metadata).master_key_id
+        if self.footer.key_metadata is None or self.properties.footer_key is None:
+            return ""
+        from modcrypt.pkmt1.key_info import key_info
+
+        name = key_info(self.footer.key_metadata).master_key_id
         return f"The file names master key {name[:200]!r}: pass its policy or URI" if name else ""
 
     def _empty_prefix_error(self) -> AadPrefixError | None:
