@@ -1,13 +1,14 @@
 #!/bin/sh
-# delta-rs records the bounds of decimals as floats: filters lose rows, also those of its SQL and of Polars.
+# delta-rs records the bounds of decimals as floats: filters lose rows, and `delete` leaves them.
 #
 # Versions: deltalake 1.6.6, PyArrow 26.0.1; Polars 2.1.0 as a reader.
-# Behaviour: the log has 90071992547409.92 as the maximum of a file with 90071992547409.93, so that the
-# file is skipped for this value. Where the float is rounded beyond what the column's type can hold, the
-# bound is taken for null, and PyArrow datasets of the table lose the whole file, also for small values.
+# Behaviour: the log has 90071992547409.92 as the maximum of a file with 90071992547409.93. SQL of delta-rs,
+# PyArrow and Polars skip the file for this value, and so does delta-rs' own `delete`. Where the float is
+# rounded beyond what the column's type can hold, the bound is taken for null, and PyArrow datasets of the
+# table lose the whole file, also for small values.
 # delta-io/delta-rs#4757 mended decimals without digits after the point, in September 2026.
-# Seen: no row for 90071992547409.93 in any reader, and no row for 1.25 beside 9999999999999999.99 in
-# PyArrow, although PyArrow finds both in the same Parquet files.
+# Seen: no row for 90071992547409.93 in any reader, and 0 rows deleted; no row for 1.25 beside
+# 9999999999999999.99 in PyArrow, which finds both in the same Parquet files.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -51,6 +52,9 @@ for case, kind, numbers in (
         [add] = [json.loads(line)["add"] for line in log if '"add"' in line]
     found[case] = [matches(case, number, kind) for number in numbers]
     print(case, found[case], add["stats"], sep="\t")
+deleted = DeltaTable("rounded").delete("d = 90071992547409.93")["num_deleted_rows"]
+print("deleted", deleted, sep="\t")
+assert deleted == 0, "the behaviour has changed"
 assert found == {
     "rounded": [(1, 1, 1, 1), (1, 0, 0, 0)],
     "great": [(1, 0, 1, 1), (1, 0, 1, 1)],
