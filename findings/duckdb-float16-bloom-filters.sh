@@ -5,7 +5,7 @@
 # Behaviour: DuckDB reads FLOAT16 as FLOAT, and decimals of more than 38 digits as DOUBLE. It looks up the
 # constant of `=` in that type, whose bytes are not those that the writer put into the filter: the row
 # group is skipped. So do joins, for which DuckDB makes such filters. Without bloom filter it finds the row.
-# Seen: 0 rows for a value that is in the file, with `=`, `IN` and a subquery; 1 without bloom filter and by `+ 0 =`.
+# Seen: 0 rows for a value in the file, with `=`, `IN` and a subquery; 1 without bloom filter, or by `+ 0 =`.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
