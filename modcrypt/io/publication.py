@@ -175,12 +175,13 @@ def _publish_unfinished(
     place, temporary, target = unfinished.place, unfinished.temporary, unfinished.target
     with open_folder(place.path, place.root) as (at, _):
         _remove_hadoop_checksum(os.path.join(unfinished.folder, f".{unfinished.name}.crc"), at)
-        if check is not None:
-            check()  # it may wait for a lock: a process killed meanwhile should leave no name
         with add_path_to_errors(place.path):
             if not unfinished.named:
                 _give_name(unfinished.fd, temporary, at)
             unfinished.close()  # may fail, and some systems don't rename open files
+        if check is not None:
+            check()  # right before the renaming, as little as possible may happen in between
+        with add_path_to_errors(place.path):
             publish(temporary, target, overwrite, at)
         fsync_folder(unfinished.folder, at)
 
