@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -74,9 +75,10 @@ def open_replacement(place: Place, stamp: Stamp | None) -> Iterator[Sink]:
     otherwise a rotation could bring back keys that were shredded at the same time.
     """
     with contextlib.ExitStack() as locks:
+        lock_once = functools.cache(lambda: locks.enter_context(place.lock()))
 
         def check() -> None:
-            locks.enter_context(place.lock())
+            lock_once()
             place.check_unchanged(stamp)
 
         with open_sink_at(place, check=check) as sink:

@@ -34,7 +34,8 @@ CHECKSUM_MAGIC = b"crc\0"
 class open_local_sink:  # noqa: N801  # a block, as functions with `contextmanager`
     """Open a sink whose local file appears when the block ends without an error.
 
-    `check` is called last before publication, and may raise. Raise as `open_sink_at`.
+    `check` is called before the file has a name, and last before publication, and may raise. Raise
+    as `open_sink_at`.
     """
 
     __slots__ = ("_check", "_overwrite", "_place", "_unfinished")
@@ -175,6 +176,8 @@ def _publish_unfinished(
     place, temporary, target = unfinished.place, unfinished.temporary, unfinished.target
     with open_folder(place.path, place.root) as (at, _):
         _remove_hadoop_checksum(os.path.join(unfinished.folder, f".{unfinished.name}.crc"), at)
+        if check is not None:
+            check()  # may wait for a lock: a process that is killed meanwhile leaves no name
         with add_path_to_errors(place.path):
             if not unfinished.named:
                 _give_name(unfinished.fd, temporary, at)
