@@ -75,10 +75,11 @@ def open_replacement(place: Place, stamp: Stamp | None) -> Iterator[Sink]:
     otherwise a rotation could bring back keys that were shredded at the same time.
     """
     with contextlib.ExitStack() as locks:
-        lock_once = functools.cache(lambda: locks.enter_context(place.lock()))
+        lock_once = functools.cache(lambda: locks.enter_context(place.resolve().lock()))
 
         def check() -> None:
-            lock_once()
+            with contextlib.suppress(PermissionError):  # of a folder that may be written, not read
+                lock_once()
             place.check_unchanged(stamp)
 
         with open_sink_at(place, check=check) as sink:

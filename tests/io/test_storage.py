@@ -1440,29 +1440,49 @@ def test_a_file_that_changed_is_not_still_the_one_that_was_opened(
             place.check_unchanged(source.stamp)
 
 
+@pytest.mark.parametrize("name", ["file", "elsewhere/link"])
 def test_of_two_replacements_of_a_file_the_later_one_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Place(None, str(tmp_path / "file"))
     write_at(place, DATA)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/link").symlink_to(place.path)
     stamp, publish, others = place.stamp(), publication.publish, list[Future[None]]()
 
-    def replace(data: bytes) -> None:
-        with open_replacement(place, stamp) as sink:
+    def replace(path: str, data: bytes) -> None:
+        with open_replacement(Place(None, path), stamp) as sink:
             sink.append(data)
 
     def publish_late(*args: Any) -> None:
         if not others:
-            others.append(pool.submit(replace, b"later"))
+            others.append(pool.submit(replace, str(tmp_path / name), b"later"))
             wait(others, 0.2)
         publish(*args)
 
     monkeypatch.setattr(publication, "publish", publish_late)
     with ThreadPoolExecutor(1) as pool:
-        replace(b"first")
+        replace(place.path, b"first")
         with pytest.raises(OSError, match="file changed while it was being processed"):
             others[0].result()
     assert Path(place.path).read_bytes() == b"first"
+
+
+def test_a_file_is_replaced_in_a_folder_that_may_be_written_but_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, open_file = Place(None, str(tmp_path / "file")), os.open
+    write_at(place, DATA)
+
+    def open_others(path: str, flags: int, *rest: Any, **more: Any) -> int:
+        if (path, flags & os.O_ACCMODE) == (str(tmp_path), os.O_RDONLY):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return open_file(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", open_others)
+    with open_replacement(place, place.stamp()) as sink:
+        sink.append(b"new")
+    assert Path(place.path).read_bytes() == b"new"
 
 
 def test_a_lock_keeps_others_out_of_the_folder_until_it_is_let_go(tmp_path: Path) -> None:
