@@ -24,10 +24,10 @@ def prepare_page(
 ) -> Callable[[Drawable, int], int]:
     """Return the function that writes the page which --html requests; it does nothing without.
 
-    It takes the result and the exit code, which it returns, and ends the program with if it fails.
-    The page is about a table, or the only one of `files`. Raise click.UsageError if there are
-    several files, or `out` is the file itself; and FileExistsError if `out` exists, and is not to
-    be replaced.
+    It takes the result and the exit code, and returns the code; if it fails, the program ends with
+    that code, unless it is 0. The page is about a table, or the only one of `files`. Raise
+    click.UsageError if there are several files, or `out` is the file itself; and FileExistsError if
+    `out` exists, and is not to be replaced.
     """
     from modcrypt.io.places import place_of
 

@@ -34,8 +34,9 @@ class SeekableFile(io.RawIOBase):
     def read_at(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes, fewer at the end; neither uses nor moves the cursor.
 
-        Raise ModcryptError if the bytes do not authenticate or violate the format; and ValueError
-        if the file is closed, or an argument is negative.
+        Raises:
+            ModcryptError: The bytes do not authenticate or violate the format.
+            ValueError: The file is closed, or an argument is negative.
         """
         offset, length = index(offset), index(length)
         if offset < 0 or length < 0:

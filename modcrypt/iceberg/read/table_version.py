@@ -190,8 +190,9 @@ class TableVersion:
     def snapshot(self, which: int | str | None = None) -> Snapshot | None:
         """Return a snapshot by id, branch or tag, or the current one; None without a current one.
 
-        Raise ValueError if no such snapshot exists, and IntegrityError if the branch `main` names
-        another snapshot than the current one.
+        Raises:
+            ValueError: No such snapshot exists.
+            IntegrityError: The branch `main` names another snapshot than the current one.
         """
         if which is None:
             return self.metadata.current

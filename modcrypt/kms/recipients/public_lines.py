@@ -75,8 +75,9 @@ class PublicKey:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file that has one public key.
 
-        Raise KeyMaterialError if the file has none, several or a malformed one; and OSError if the
-        file cannot be read.
+        Raises:
+            KeyMaterialError: The file has none, several or a malformed one.
+            OSError: The file cannot be read.
         """
         found = read_lines(path, cls.parse, f"{cls._word}s")
         if len(found) != 1:

@@ -27,7 +27,9 @@ class VerificationResult(FactSheet, JsonFields):
     def raise_for_faults(self) -> None:
         """Raise the first fault as the error that reading would raise.
 
-        Raise ModcryptError if there is a fault, and OSError if a file could not be read.
+        Raises:
+            ModcryptError: There is a fault.
+            OSError: A file could not be read.
         """
         raise_first(self.findings)
 
