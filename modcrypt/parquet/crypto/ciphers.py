@@ -83,20 +83,17 @@ class FileCipher:
         """Encrypt one metadata module, including its framing."""
         return self.gcm(key).encrypt(plaintext, module_aad(self.file_aad, module))
 
-    def decrypt(
-        self, key: Key, module: ModuleId, data: bytes | memoryview, hint: str = ""
-    ) -> bytes:
+    def decrypt(self, key: Key, module: ModuleId, data: bytes | memoryview) -> bytes:
         """Decrypt one metadata module that fills `data` exactly, including its framing.
 
-        `hint` is a possible cause, added to the error for a wrong tag. Raise TruncationError if the
-        module's length field and `data` disagree; and TagMismatchError if the module does not
-        authenticate.
+        Raise TruncationError if the module's length field and `data` disagree; and TagMismatchError
+        if the module does not authenticate.
         """
         check_length(module, data)
         try:
             return self.gcm(key).decrypt(data, module_aad(self.file_aad, module))
         except TagError:
-            raise TagMismatchError(module, hint) from None
+            raise TagMismatchError(module) from None
 
 
 class ChunkCipher:

@@ -204,14 +204,16 @@ class _Opening:
     def _open_module(self, aads: list[tuple[bytes, str]], module: memoryview) -> bytes | None:
         """Open the footer with the first AAD that fits; if none does, report the first error."""
         assert self.footer.footer_key is not None
-        hint = self._find_hint()
         first: ModcryptError | None = None
         for aad, finding in aads:
             cipher = self._make_cipher(aad)
             try:
-                plain = cipher.decrypt(self.footer.footer_key, FOOTER, module, hint)
-            except (TruncationError, TagMismatchError) as error:
+                plain = cipher.decrypt(self.footer.footer_key, FOOTER, module)
+            except TruncationError as error:
                 first = first or error
+                continue
+            except TagMismatchError:
+                first = first or TagMismatchError(FOOTER, self._find_hint())
                 continue
             self._accept_cipher(cipher, finding)
             return plain
