@@ -339,7 +339,7 @@ class Lake:
 
         self._check_known(self.compromised)
         for dataset in map(self.declaration.find, names):
-            check_writing(dataset.name, dataset.key_templates, self.compromised, find_newest)
+            check_writing(dataset, dataset.key_templates, find_newest)
 
     # --- apply -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from modcrypt.kms.client import KmsClient
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, read_verifying_keys
 from modcrypt.lake.declarations.declaration import WHOLE_CATALOG, TableDeclaration
-from modcrypt.lake.files.key_choice import KeyChoice, KeyTrial, check_writing
+from modcrypt.lake.files.key_choice import KeyTrial, check_writing
 from modcrypt.lake.key_ages import KeyAges
 
 if TYPE_CHECKING:
@@ -134,10 +134,7 @@ class DeclaredTable:
             ValueError: New keys would be under a compromised master key.
             ModcryptError, OSError: As `modcrypt.iceberg.append`.
         """
-        declared = self.dataset
-        compromised = map(KeyChoice.parse, declared.compromised)
-        find_newest = KeyTrial(self.client).wrap_with
-        check_writing(declared.name, declared.key_templates, compromised, find_newest)
+        check_writing(self.dataset, self.dataset.key_templates, KeyTrial(self.client).wrap_with)
         self.open().append(data)
 
     def shred(self, partition: Mapping[str, str], *, dry_run: bool = False) -> ShreddedPartition:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from modcrypt.errors import PlaintextError
@@ -28,7 +28,7 @@ from modcrypt.lake.declarations.columns import FileColumns, names_by_key
 from modcrypt.lake.declarations.columns import Path as ColumnPath
 from modcrypt.lake.declarations.declaration import DatasetDeclaration
 from modcrypt.lake.declarations.partitions import fill, read_values
-from modcrypt.lake.files.key_choice import KeyChoice, KeyTrial, check_writing
+from modcrypt.lake.files.key_choice import KeyTrial, check_writing
 from modcrypt.lake.spool import Memo
 from modcrypt.module_ids import GCM_V1
 from modcrypt.parquet.arrow.field_metadata import get_arrow_schema, parse_field_metadata
@@ -76,6 +76,8 @@ class DatasetPolicies:
     )
     _new_keys: Memo[tuple[Policy, NewKeys]] = field(default_factory=Memo, init=False, repr=False)
     _safe_keys: set[str] = field(default_factory=set, init=False, repr=False)
+    # By former AADs for the key service, each with a cache of KEKs.
+    _former_tools: Memo[KeyTools] = field(default_factory=Memo, init=False, repr=False)
     _lock: Any = field(default_factory=lambda: fork_safe(threading.Lock()), init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -206,8 +208,7 @@ class DatasetPolicies:
         """
         self.check_signing_key()
         keys = {policy.footer_key, *policy.column_keys} - self._safe_keys
-        compromised = map(KeyChoice.parse, self.dataset.compromised)
-        check_writing(self.dataset.name, keys, compromised, self._find_newest_version)
+        check_writing(self.dataset, keys, self._find_newest_version)
         self._safe_keys.update(keys)
         return self.encryption(policy)
 
@@ -305,7 +306,9 @@ class DatasetPolicies:
         template = self.dataset.aad_prefix if aad_prefix is None else aad_prefix
         filled = fill(template, self._values_of(path)) if template else None
         prefix = Policy(footer_key="none", aad_prefix=filled).path_prefix(self._path_root)
-        tools = self.tools if kms_aad is None else self._make_tools(kms_aad)
+        tools = self.tools
+        if kms_aad is not None:
+            tools = self._former_tools.get(kms_aad, partial(self._make_tools, kms_aad))
         return tools.decryption(
             aad_prefix=b"" if template == "" else prefix,  # empty: refuses any that is stored
             accept_algorithms=self.algorithms,

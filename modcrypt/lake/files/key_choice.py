@@ -125,16 +125,15 @@ def _is_known(choice: KeyChoice, masters: Mapping[str, MasterKey], others: Colle
 
 
 def check_writing(
-    dataset: str, templates: Iterable[str], compromised: Iterable[KeyChoice],
-    find_newest: Callable[[str], str | None],
-) -> None:  # fmt: skip
+    dataset: AnyDataset, templates: Collection[str], find_newest: Callable[[str], str | None]
+) -> None:
     """Check that no compromised key would protect new files of a dataset.
 
     `templates` are ids, or their templates, of master keys for new files. `find_newest` returns the
     version with which a master key wraps; None if it is unknown. Raise ValueError if a key is
     compromised, and has no newer version that is not.
     """
-    choices = tuple(compromised)
+    choices = tuple(map(KeyChoice.parse, dataset.compromised))
     for choice in choices:
         if not matches_any(templates, choice.key):
             continue
@@ -142,7 +141,7 @@ def check_writing(
         newest = None if None in versions else find_newest(choice.key)
         if newest is None or newest in versions:
             raise ValueError(
-                f"{dataset}: new files would be under the compromised {choice}: "
+                f"{dataset.name}: new files would be under the compromised {choice}: "
                 + _advise(choice, newest)
             )
 
