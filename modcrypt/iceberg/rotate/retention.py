@@ -81,7 +81,7 @@ class Retention:
         for name, ref in staying.items():
             reasons.setdefault(ref["snapshot-id"], f"{ref.get('type')} {name}")
         for name, ref in staying.items():
-            if name == MAIN or ref.get("type") == "branch":
+            if _is_branch(name, ref):
                 for id_ in self._of_branch(metadata, name, ref, there):
                     reasons.setdefault(id_, f"history of branch {name}")
         if not self.force:
@@ -127,7 +127,7 @@ class Retention:
         """Return the kept snapshots of no branch: the young ones, and those that are staged."""
         reached = {ref["snapshot-id"] for ref in staying.values()} & there.keys()
         for name, ref in staying.items():
-            if name == MAIN or ref.get("type") == "branch":  # the parents of a tag are of no branch
+            if _is_branch(name, ref):  # the parents of a tag are of no branch
                 reached |= {snapshot.id for snapshot in ancestors(ref["snapshot-id"], there)}
         published = {_mark(there[id_], name) for id_ in reached for name in (STAGED, PUBLISHED)}
         since, kept = self._since(metadata), dict[int, str]()
@@ -173,6 +173,10 @@ def _refs(metadata: TableMetadata) -> dict[str, Mapping[str, Any]]:
         own = refs.get(MAIN, {})
         refs[MAIN] = {**own, "snapshot-id": metadata.current.id, "type": "branch"}
     return refs
+
+
+def _is_branch(name: str, ref: Mapping[str, Any]) -> bool:
+    return name == MAIN or ref.get("type") == "branch"
 
 
 def _setting(metadata: TableMetadata, name: str) -> int | None:
