@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
-from modcrypt.cli.shared import SIGPIPE_EXIT, combine_options, print_line
+from modcrypt.cli.shared import combine_options, end_quietly, print_line
 from modcrypt.cli.shared_options import F, option, rare_option, shared_option
 from modcrypt.errors import list_names, printable
 from modcrypt.report.text import format_count
@@ -156,8 +155,7 @@ def _print_pieces(pieces: Iterator[tuple[bytes, int]]) -> int:
             out.flush()
             total += rows
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(SIGPIPE_EXIT)
+        end_quietly()
     except (Exception, Stopped):
         click.echo(f"modcrypt: the output is incomplete: it ends after {total} rows", err=True)
         raise
