@@ -64,10 +64,7 @@ with the master keys of a keyring
 @prove_option
 @batch_options
 @sidecar_options
-@rare_option(
-    "--repair",
-    help="Repair what misleads other readers (see doctor).",
-)
+@rare_option("--repair", help="Repair what misleads other readers (see doctor).")
 @exact_option
 @output_options
 def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:

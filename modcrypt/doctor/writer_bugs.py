@@ -79,10 +79,7 @@ def _explain(subject: str, bug: FoundQuirk) -> Check:
     if bug.repair:
         advice += f"; encrypt --repair {bug.repair}"
     return ABOUT.result(
-        "hint" if harmless else "warn",
-        f"{subject}: {printable(str(bug))}",
-        advice,
-        bug=bug,
+        "hint" if harmless else "warn", f"{subject}: {printable(str(bug))}", advice, bug=bug
     )
 
 

@@ -263,11 +263,7 @@ class DatasetFiles:
 
 
 def list_dataset(
-    source: Any,
-    seal: DatasetSeal | None = None,
-    *,
-    glob: str | None = None,
-    filesystem: Any = None,
+    source: Any, seal: DatasetSeal | None = None, *, glob: str | None = None, filesystem: Any = None
 ) -> DatasetFiles:
     """List the files of folders without hidden files, and single files.
 

@@ -32,10 +32,7 @@ def id_set(master_key_ids: Collection[str] | None) -> frozenset[str]:
 
 
 def expect_keys(
-    client: KmsClient,
-    *,
-    policy: Policy | None = None,
-    declared: Collection[str] | None = None,
+    client: KmsClient, *, policy: Policy | None = None, declared: Collection[str] | None = None
 ) -> ExpectedKeys:
     """Return which master keys may protect what a reader opens.
 

@@ -86,8 +86,7 @@ class PolicySettings:
 
     footer_key: str = field(metadata=declare(TEXT, option="--master-key", free=True))
     column_keys: Mapping[str, Sequence[str]] = field(
-        default_factory=dict,
-        metadata=declare(_KEY_TABLE, option="--column-master-key", free=True),
+        default_factory=dict, metadata=declare(_KEY_TABLE, option="--column-master-key", free=True)
     )
     plaintext_columns: Sequence[str] = field(
         default=(),
@@ -175,8 +174,7 @@ _ALGORITHMS = Kind(
     {"type": "array", "items": one_of(*ALGORITHMS).schema, "minItems": 1},
 )
 _FLAG_OR_NAMES = Kind(
-    "true, false, or names of columns",
-    {"anyOf": [FLAG.schema, {**NAMES.schema, "minItems": 1}]},
+    "true, false, or names of columns", {"anyOf": [FLAG.schema, {**NAMES.schema, "minItems": 1}]}
 )
 _BY_POLICY = "the policy sets its members"
 _NOT_OF_TABLES = {NOT_ON_SPARK: "the maker of a table chooses its options, not its reader"}

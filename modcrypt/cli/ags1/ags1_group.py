@@ -120,12 +120,8 @@ def ags1() -> None:
     """
 
 
-_NO_RECIPIENTS = {
-    "--to": "AGS1 has no recipients; pass --key, or --new-key-metadata with --kms",
-}
-_NO_IDENTITIES = {
-    "--identity": "AGS1 has no recipients; pass --key or --key-metadata-file",
-}
+_NO_RECIPIENTS = {"--to": "AGS1 has no recipients; pass --key, or --new-key-metadata with --kms"}
+_NO_IDENTITIES = {"--identity": "AGS1 has no recipients; pass --key or --key-metadata-file"}
 
 
 @ags1.command(cls=VerbCommand, epilog=_ENCRYPT_EXAMPLE, instead=_NO_RECIPIENTS)

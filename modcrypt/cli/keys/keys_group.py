@@ -78,13 +78,7 @@ def keys() -> None:
     help="Create the keyring without a passphrase; anyone who can read the file has the keys.",
 )
 @key_option("Keyring only: import a key of 16, 24 or 32 bytes", "--import")
-def create(
-    *,
-    key_id: str,
-    plaintext: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def create(*, key_id: str, plaintext: bool, as_json: bool, **options: Any) -> None:
     """Create a master key, and the keyring if it does not exist.
 
     ID names the key, which has 256 bits. A keyring is one file, encrypted under a passphrase, or

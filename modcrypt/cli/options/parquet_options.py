@@ -82,16 +82,12 @@ sidecar_options = combine_options(
     rare_option("--allow-leaks", help="Encrypt despite what modcrypt leaks finds."),
 )
 exact_option = shared_option(
-    "--no-exact",
-    rare=True,
-    help="Do not keep or use what restores every byte.",
+    "--no-exact", rare=True, help="Do not keep or use what restores every byte."
 )
 output_options = cloup.option_group(
     "Output",
     shared_option(
-        "--keep-unknown-fields",
-        rare=True,
-        help="Keep unknown Thrift fields, perhaps statistics.",
+        "--keep-unknown-fields", rare=True, help="Keep unknown Thrift fields, perhaps statistics."
     ),
     force_option,
     threads_option,
@@ -264,10 +260,7 @@ def key_references(options: dict[str, Any]) -> dict[str, Any]:
                 f"{name} names a master key, but not all keys do; name the key service by --kms, "
                 "and master keys by --master-key and --column-master-key"
             )
-    return {
-        "footer_key": options["key"],
-        "column_keys": columns,
-    }
+    return {"footer_key": options["key"], "column_keys": columns}
 
 
 # --- what they mean ------------------------------------------------------------------------------

@@ -51,10 +51,7 @@ _OPTION_NAMES = (
     ('pass accept_algorithms=["AES_GCM_V1"]', "pass --accept-algorithm AES_GCM_V1"),
     ('pass accept_algorithms=["AES_GCM_CTR_V1"]', "pass --accept-algorithm AES_GCM_CTR_V1"),
     ("no identity of its recipients is given", "no --identity of its recipients is given"),
-    (
-        "no footer key is given",
-        "no --key is given, nor --identity, --kms or --policy",
-    ),
+    ("no footer key is given", "no --key is given, nor --identity, --kms or --policy"),
     (
         "pass require_encrypted=False and no AAD prefix to read it",
         "pass --allow-plaintext and no AAD prefix to schema, head or cat",

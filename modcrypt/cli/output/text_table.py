@@ -52,11 +52,7 @@ def align_cells(
 
 
 def wrap_cells(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Collection[int] = (),
-    width: int,
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width: int
 ) -> str:
     """Align cells, and wrap columns of text so that lines fit a width.
 

@@ -194,13 +194,7 @@ def remove_orphans(
 @table_options
 @sign_options
 def purge(
-    *,
-    where: str,
-    unregistered: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    **options: Any,
+    *, where: str, unregistered: bool, dry_run: bool, yes: bool, as_json: bool, **options: Any
 ) -> int:
     """Drop the table from its catalog, and delete its files and its KEKs in the key store.
 

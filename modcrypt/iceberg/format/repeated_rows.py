@@ -35,10 +35,7 @@ class RepeatedRows(Generic[T]):
 
     @hide_frames
     def read(
-        self,
-        avro: AvroRows,
-        make: Callable[[Any], T],
-        decoder: Decoder = block_decoder,
+        self, avro: AvroRows, make: Callable[[Any], T], decoder: Decoder = block_decoder
     ) -> list[T]:
         """Return the objects that `make` returns for the rows of a file; those of equal rows once.
 

@@ -174,9 +174,7 @@ def list_names(declared: TableDeclaration) -> list[str]:
     return [declared.name]
 
 
-def _list_tables(
-    declared: TableDeclaration,
-) -> tuple[list[str], dict[tuple[str, ...], Exception]]:
+def _list_tables(declared: TableDeclaration) -> tuple[list[str], dict[tuple[str, ...], Exception]]:
     """Return the names of the tables of a namespace, as datasets, and errors about inner ones.
 
     Raise OSError if the catalog cannot be listed; and ValueError if it cannot be opened, or has no

@@ -107,10 +107,7 @@ class KeyTree(FactSheet, KeyTreeNodes):
 
 
 def key_tree(
-    table: IcebergTable,
-    *,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    table: IcebergTable, *, jobs: int | None = None, progress: Callable[[int], None] | None = None
 ) -> KeyTree:
     """Find which keys decrypt which files of a table, in all snapshots; data files are not read.
 

@@ -101,11 +101,7 @@ def latest(table: Table) -> Table:
 
 
 def commit(
-    table: Table,
-    make: Make[Table],
-    *,
-    files: NewFiles | None = None,
-    keep_versions: bool = False,
+    table: Table, make: Make[Table], *, files: NewFiles | None = None, keep_versions: bool = False
 ) -> Table:
     """Commit a change completely or not at all; return the table at its new version.
 

@@ -223,9 +223,7 @@ class DataWriter:
         metadata = writer.writer.metadata
         try:
             statistics = data_file_statistics_from_parquet_metadata(
-                metadata,
-                stats_columns=plan,
-                parquet_column_mapping=ids,
+                metadata, stats_columns=plan, parquet_column_mapping=ids
             )
         except OverflowError:  # from datetime, which pyiceberg uses for bounds
             raise ValueError("the data has dates before year 1 or after year 9999") from None

@@ -193,12 +193,7 @@ def entry_row(
         "snapshot_id": entry.snapshot_id if snapshot_id is None else snapshot_id,
         "sequence_number": entry.sequence_number,
         "file_sequence_number": entry.file_sequence_number,
-        "data_file": {
-            **entry.file,
-            "content": entry.content,
-            "first_row_id": first_row_id,
-            **file,
-        },
+        "data_file": {**entry.file, "content": entry.content, "first_row_id": first_row_id, **file},
     }
 
 

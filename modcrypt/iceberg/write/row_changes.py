@@ -247,12 +247,7 @@ class _Removed:
 
 
 def change_rows(
-    table: Table,
-    choose: Chooser,
-    *,
-    branch: str,
-    properties: Mapping[str, str],
-    data: Any = None,
+    table: Table, choose: Chooser, *, branch: str, properties: Mapping[str, str], data: Any = None
 ) -> tuple[Table, list[Any]]:
     """Change rows of a branch; return the table at its new version, and notes about its files.
 

@@ -107,10 +107,7 @@ class Trial:
     """
 
     def __init__(
-        self,
-        tools: KeyTools | None,
-        wanted: Criteria,
-        decryption: FileDecryptionProperties | None,
+        self, tools: KeyTools | None, wanted: Criteria, decryption: FileDecryptionProperties | None
     ) -> None:
         self.tools, self.wanted, self._decryption = tools, wanted, decryption
         self._lock = fork_safe(threading.Lock())

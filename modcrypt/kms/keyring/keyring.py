@@ -94,10 +94,7 @@ class Keyring(UnpicklableClient):
         self._states.current()
 
     def _prepare(
-        self,
-        path: str | os.PathLike[str],
-        ask: Ask | None,
-        default_key: str | None = None,
+        self, path: str | os.PathLike[str], ask: Ask | None, default_key: str | None = None
     ) -> None:
         self.path = os.path.abspath(path)
         self.default_key = default_key

@@ -161,7 +161,7 @@ KEY_POLICY = settings_of(TablePolicySettings)
 
 TABLE_PREVIOUS = _collect(_MASTER_KEYS)
 TABLE_ROTATION = ROTATION_MEMBERS | _collect(
-    _free("max_kek_age", DURATION, "Age at which apply replaces KEKs, such as 365d."),
+    _free("max_kek_age", DURATION, "Age at which apply replaces KEKs, such as 365d.")
 )
 TABLE_MEMBERS = _collect(
     _free(

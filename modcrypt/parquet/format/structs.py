@@ -166,10 +166,7 @@ class EncryptionWithColumnKey(OwnStruct):
 
     def _list_fields(self) -> list[Any]:
         """Return the stored values of the fields, in the order of their ids."""
-        return [
-            self.path_in_schema,
-            self.key_metadata,
-        ]
+        return [self.path_in_schema, self.key_metadata]
 
     def _with_fields(self, values: list[Any]) -> EncryptionWithColumnKey:
         """Return another struct of the class, with these stored values."""
@@ -187,10 +184,7 @@ class ColumnCryptoMetaData(OwnStruct):
 
     def _list_fields(self) -> list[Any]:
         """Return the stored values of the fields, in the order of their ids."""
-        return [
-            self.ENCRYPTION_WITH_FOOTER_KEY,
-            self.ENCRYPTION_WITH_COLUMN_KEY,
-        ]
+        return [self.ENCRYPTION_WITH_FOOTER_KEY, self.ENCRYPTION_WITH_COLUMN_KEY]
 
     def _with_fields(self, values: list[Any]) -> ColumnCryptoMetaData:
         """Return another struct of the class, with these stored values."""

@@ -203,10 +203,7 @@ def share_parquet(
 
 
 def rekey_in_place(
-    source: Source,
-    place: Place,
-    decryption: AnyDecryption,
-    encryption: Encryption,
+    source: Source, place: Place, decryption: AnyDecryption, encryption: Encryption
 ) -> None:
     """Replace an encrypted file by one with other keys; data pages V2 keep their layout.
 
