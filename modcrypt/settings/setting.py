@@ -84,9 +84,11 @@ class Setting:
         return {**self.kind.schema, "description": self.text, **default}
 
 
-def declare(kind: Kind, **options: Any) -> Mapping[str, Setting]:
-    """Return the metadata of a dataclass's field that is a setting; `options` as for `Setting`."""
-    return {"setting": Setting(kind, **options)}
+def declare(kind: Kind, **options: Any) -> Any:
+    """Return a dataclass's field that is a setting; `options` as for `Setting` and `field`."""
+    names = options.keys() & {"default", "default_factory", "repr"}
+    own = {name: options.pop(name) for name in names}
+    return field(**own, metadata={"setting": Setting(kind, **options)})
 
 
 def explain_arguments(cls: type[T]) -> type[T]:
