@@ -31,9 +31,7 @@ CACHE_BYTES = 4 << 20
 
 MAX_CACHED_BLOCKS = 64
 
-AHEAD_BYTES = 2 << 20
-"""Bytes of plaintext opened ahead of small sequential reads."""
-
+AHEAD_BYTES = 2 << 20  # bytes of plaintext opened ahead of small sequential reads
 _LOCAL_REQUEST = 1 << 20  # one default block, which fits in the processor's cache
 _REMOTE_REQUEST = 8 << 20
 _NOTHING = memoryview(b"")

@@ -22,9 +22,7 @@ from modcrypt.runtime.plugins import ENGINES, load
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
 
-SHOWN = 100
-"""Largest number of failures printed for people, followed by the number of others."""
-
+SHOWN = 100  # largest number of failures printed for people, followed by the number of others
 _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
 
 

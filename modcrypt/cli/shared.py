@@ -32,11 +32,8 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
     from modcrypt.kms.keyring.keyring_passphrase import Passphrase
 
-SIGPIPE_EXIT = 141
-"""Exit code that a shell reports for a program that SIGPIPE ended."""
-
-TABLE_ROWS = 1000
-"""Number of rows of a long table that are aligned together, and held in memory."""
+SIGPIPE_EXIT = 141  # exit code that a shell reports for a program that SIGPIPE ended
+TABLE_ROWS = 1000  # number of rows of a long table that are aligned together, and held in memory
 
 
 def print_line(text: str) -> None:

@@ -19,9 +19,7 @@ from modcrypt.runtime.code_form import code_form
 
 State = Literal["ok", "hint", "warn", "fail"]
 
-SLOW_AES = 0.5
-"""Speed of AES-GCM in GB/s below which the hardware probably lacks AES instructions."""
-
+SLOW_AES = 0.5  # speed of AES-GCM in GB/s below which the hardware probably lacks AES instructions
 _MEASURED = 0.05  # seconds
 _PIECE = 1 << 20
 

@@ -15,8 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from modcrypt.runtime.fork_safety import fork_safe
 
-KEPT_END = 1 << 20
-"""Bytes at the end of a file that are kept at least, beside its last appends."""
+KEPT_END = 1 << 20  # bytes at the end of a file that are kept at least, beside its last appends
 KEPT_MOST = 128 << 20
 """Bytes of the last appends that are kept at most: the largest footer that readers open is less."""
 _KEPT_APPENDS = 8

@@ -15,12 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from modcrypt.runtime.fork_safety import fork_safe
 
-AHEAD = 4
-"""Default number of items for each thread that are handed to the threads in advance."""
-
-TICK = 0.2
-"""Seconds after which a waiting thread shows the progress of others."""
-
+AHEAD = 4  # default number of items for each thread that are handed to the threads in advance
+TICK = 0.2  # seconds after which a waiting thread shows the progress of others
 T = TypeVar("T")
 R = TypeVar("R")
 

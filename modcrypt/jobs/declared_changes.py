@@ -46,8 +46,7 @@ from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.runtime.former_names import accept_former_names
 
-ATTEMPTS = 20
-"""Number of times that changes are signed again after the statement of another writer."""
+ATTEMPTS = 20  # number of times that changes are signed again after the statement of another writer
 
 
 class DeclaredChanges:

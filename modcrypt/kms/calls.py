@@ -27,9 +27,7 @@ from modcrypt.kms.pacing import pacer_of
 from modcrypt.pkmt1.material import MAX_WRAPPED, is_wrapped_key
 from modcrypt.runtime.tracebacks import format_origin, hide_frames
 
-THREADS = 16
-"""Number of concurrent calls for many keys to a service without batches."""
-
+THREADS = 16  # number of concurrent calls for many keys to a service without batches
 T = TypeVar("T")
 
 

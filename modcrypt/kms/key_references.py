@@ -30,8 +30,7 @@ MAX_METADATA_FILE = 64 << 10
 DecryptMetadata = Callable[[bytes], StandardKeyMetadata]
 
 
-PROMPT = "prompt"
-"""Reference to a passphrase that the user enters on the terminal."""
+PROMPT = "prompt"  # reference to a passphrase that the user enters on the terminal
 
 FORMS = {"file": "file:PATH", "env": "env:NAME", "fd": "fd:N", PROMPT: PROMPT}
 """Kinds of references, and how each is written."""

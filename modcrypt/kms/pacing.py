@@ -60,8 +60,7 @@ DOWN_FOR = 60.0
 FIRST_INTERVAL, MAX_INTERVAL = 0.02, 2.0
 """Seconds between the starts of calls to a service that throttles: at first, and at most."""
 
-SLOWER, FASTER = 2.0, 0.85
-"""Factors of that interval after a refusal and after a success."""
+SLOWER, FASTER = 2.0, 0.85  # factors of that interval after a refusal and after a success
 
 ADJUST_EVERY = 0.5
 """Seconds in which all refusals count as one: quotas are by second, so they come in groups."""

@@ -34,8 +34,7 @@ from modcrypt.lake.spool import Memo
 
 _VERSION = 8
 
-_MAX_VALUES = 1000
-"""Maximum number of values in a query."""
+_MAX_VALUES = 1000  # maximum number of values in a query
 
 _STATE = (
     "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "data_keys",

@@ -39,8 +39,7 @@ from modcrypt.pkmt1.material import (
 FOOTER_KEY = "footerKey"
 """Name of the footer key in a file of key material, as the key tools write it."""
 
-COLUMN_KEY = "columnKey"
-"""Beginning of the names of column keys; a number follows."""
+COLUMN_KEY = "columnKey"  # beginning of the names of column keys; a number follows
 
 STAGED = re.compile(r"-[0-9a-f]{16}\Z")
 """End of a key's name while the old version of its file still exists."""

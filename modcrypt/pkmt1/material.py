@@ -36,8 +36,7 @@ from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats, refuse_s
 
 TYPE = "PKMT1"
 
-KEK_ID_SIZE = 16
-"""Length of a KEK's id in bytes; the id is the AAD of what the KEK wraps."""
+KEK_ID_SIZE = 16  # length of a KEK's id in bytes; the id is the AAD of what the KEK wraps
 
 MAX_METADATA = 64 << 10
 """Length limit of key metadata that may be key material, in bytes."""

@@ -17,8 +17,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NEVER = 1 << 30
-"""Number of collections of the middle generation before a full one."""
+_NEVER = 1 << 30  # number of collections of the middle generation before a full one
 
 _MANY = 1_000_000
 """Number of new objects before a collection of the young ones; the default is 700 or 2,000. A file

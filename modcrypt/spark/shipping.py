@@ -30,14 +30,11 @@ from modcrypt.runtime.extras import missing_extra
 _MODULES = ("pyspark_modcrypt", "pyspark_modcrypt_job")
 """Modules beside the package, by which Spark finds the data sources."""
 
-_FROM_SPARK = frozenset({"pyspark", "py4j"})
-"""Packages that Spark itself brings to executors."""
-
+_FROM_SPARK = frozenset({"pyspark", "py4j"})  # packages that Spark itself brings to executors
 _COMPILED = (".so", ".pyd", ".dylib")
 _LEFT_OUT = frozenset({"__pycache__", "tests"})
 
-Content = tuple[str, bytes]
-"""A file in the zip: its name and its bytes."""
+Content = tuple[str, bytes]  # a file in the zip: its name and its bytes
 
 
 def spark_package(

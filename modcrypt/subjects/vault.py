@@ -40,8 +40,7 @@ from modcrypt.subjects.key_file import (
 MAX_SUBJECT, MAX_REQUEST = 64 << 10, 200
 """Length limits of a subject in bytes, and of the id of a request in characters."""
 
-KEPT = 1 << 17
-"""Number of subjects whose keys a vault keeps in memory; each takes about 400 bytes."""
+KEPT = 1 << 17  # number of subjects whose keys a vault keeps in memory; each takes about 400 bytes
 
 Owner: TypeAlias = tuple[bytes, ValueCipher | None]  # reference of a subject, None if it is erased
 

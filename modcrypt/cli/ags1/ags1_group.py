@@ -49,8 +49,7 @@ from modcrypt.report.text import format_size
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
 
-_READ_BYTES = 4 << 20
-"""Bytes of plaintext read at once, enough to occupy several threads."""
+_READ_BYTES = 4 << 20  # bytes of plaintext read at once, enough to occupy several threads
 
 Progress = Callable[[int], None]
 

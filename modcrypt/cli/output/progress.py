@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-SHOW_AFTER = 1.0
-"""Seconds of work before a bar is worth showing."""
-
-REFRESH_EVERY = 0.1
-"""Seconds between two drawings of the bar."""
+SHOW_AFTER = 1.0  # seconds of work before a bar is worth showing
+REFRESH_EVERY = 0.1  # seconds between two drawings of the bar
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from rich.cells import cell_len, set_cell_size
 
 from modcrypt.errors import escape_ci_commands, printable
 
-WIDEST = 40
-"""Largest width of a value in a table of rows; longer values are cut."""
+WIDEST = 40  # largest width of a value in a table of rows; longer values are cut
 
 
 def format_cell(value: Any) -> str:
@@ -69,8 +68,7 @@ def wrap_cells(
     return "\n".join(lines)
 
 
-NARROWEST = 6
-"""Smallest width of a column whose text is wrapped."""
+NARROWEST = 6  # smallest width of a column whose text is wrapped
 
 
 def _fit_widths(natural: Sequence[int], right: Collection[int], room: int) -> list[int]:

@@ -144,8 +144,7 @@ def _format_value(value: Any) -> Any:
 
 # --- rows ----------------------------------------------------------------------------------------
 
-_TABLE_ROWS = 10
-"""Default number of rows in the format table."""
+_TABLE_ROWS = 10  # default number of rows in the format table
 
 
 @iceberg.command(epilog=_SCAN_EXAMPLE)

@@ -138,11 +138,8 @@ class Locations:
 
 _MATCHES_ALL = "is empty, so that it would match every location"
 
-_END = ("/", "")
-"""Texts that may follow a prefix in a location: a slash, or nothing."""
-
-_MAX_FOLDERS = 1 << 12
-"""Number of folders whose keys are kept."""
+_END = ("/", "")  # texts that may follow a prefix in a location: a slash, or nothing
+_MAX_FOLDERS = 1 << 12  # number of folders whose keys are kept
 
 _LEADS_OUT = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|\x00")
 """A part of a path that is empty, `.` or `..`; or a NUL."""

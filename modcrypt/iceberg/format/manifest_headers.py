@@ -65,8 +65,7 @@ _NAMING = frozenset(
 
 _DEFAULTS = ("initial-default", "write-default")
 
-_INNER = ("fields", "element", "key", "value", "type")
-"""Members of a type that hold other types."""
+_INNER = ("fields", "element", "key", "value", "type")  # members of a type that hold other types
 
 
 def _differs(

@@ -49,11 +49,8 @@ R = TypeVar("R")
 Choose: TypeAlias = Callable[[list[Values], Mapping[int, str]], list[Values]]
 """A function that returns those rows of a block that are wanted, by `partition_names`."""
 
-FILE_KINDS = ("data", "position deletes", "equality deletes")
-"""Kinds of files by their content."""
-
-DELETES = 1
-"""Content of a manifest of delete files; the content of other manifests is `DATA`."""
+FILE_KINDS = ("data", "position deletes", "equality deletes")  # kinds of files by their content
+DELETES = 1  # content of a manifest of delete files; the content of other manifests is `DATA`
 
 MAX_RATIO, ALWAYS_READ = 64, 4 << 20
 """Maximum expansion of a manifest by decompression, and decompressed bytes that any may have.

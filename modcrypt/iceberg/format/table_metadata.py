@@ -32,8 +32,7 @@ MAX_METADATA = 512 << 20
 MAX_KEY_ENTRY = 64 << 10
 """Maximum size in bytes of an `encrypted-key-metadata`."""
 
-KEY_ID = "encryption.key-id"
-"""Table property: the id of the master key (MEK)."""
+KEY_ID = "encryption.key-id"  # table property: the id of the master key (MEK)
 
 KEY_LENGTH = "encryption.data-key-length"
 """Table property: the length of data keys and KEKs in bytes; 16 by default."""
@@ -47,8 +46,7 @@ WRAPPING = "modcrypt.wrapping"
 PURGED = "modcrypt.purged"
 """Table property of the last version of a table in a folder, which its purge has committed."""
 
-STATISTICS = ("statistics", "partition-statistics")
-"""Members that name statistics files."""
+STATISTICS = ("statistics", "partition-statistics")  # members that name statistics files
 
 EMPTY_HISTORY: Mapping[str, Any] = {
     "current-snapshot-id": None, "snapshots": [], "refs": {}, "snapshot-log": [],

@@ -34,9 +34,7 @@ MAX_FILE = keyring_file.MAX_FILE
 MAX_KEKS = 1_000_000
 """Maximum number of KEKs in a store."""
 
-BUSY_SECONDS = 60.0
-"""Time in seconds that SQLite waits for other writers."""
-
+BUSY_SECONDS = 60.0  # time in seconds that SQLite waits for other writers
 _VERSION = 1
 _MEMBERS = ("key-id", "encrypted-key-metadata", "encrypted-by-id", "properties")
 

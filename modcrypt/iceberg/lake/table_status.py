@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 Step: TypeAlias = Literal["policy", "mek", "kek", "dek"]
 
-METADATA = "metadata.json"
-"""Path of the entry for the table as a whole."""
-
+METADATA = "metadata.json"  # path of the entry for the table as a whole
 _DAY = 86400
 
 OLDER = "older-snapshots"

@@ -277,8 +277,7 @@ def _unpack_numbers(bounds: list[Any], kind: IcebergType) -> tuple[int, ...] | N
     return struct.unpack(f"<{len(bounds)}{form}", b"".join(bounds))
 
 
-_DAY = 86_400_000_000
-"""A day in microseconds."""
+_DAY = 86_400_000_000  # a day in microseconds
 
 
 def _widen(bound: bytes, kind: IcebergType) -> bytes:

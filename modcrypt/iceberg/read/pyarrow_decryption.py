@@ -33,8 +33,7 @@ from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, TAIL_SIZE, read_tai
 from modcrypt.parquet.format.idl import decode
 from modcrypt.runtime.tracebacks import hide_frames
 
-SMALL = 1 << 20
-"""Maximum size in bytes of a file that is read at once instead of in parts."""
+SMALL = 1 << 20  # maximum size in bytes of a file that is read at once instead of in parts
 
 MAX_WAIT = 1.0
 """Maximum waiting time at exit, in seconds: objects that the script itself left open stay alive."""

@@ -181,8 +181,7 @@ def _round(value: float) -> float:
 
 _BEYOND = AboveMax, BelowMin
 
-_DAY = 86_400_000_000
-"""A day in microseconds."""
+_DAY = 86_400_000_000  # a day in microseconds
 
 _EXACT = Context(prec=76, traps=[])
 """A context for decimals of Iceberg, which have up to 38 digits; errors become NaN."""

@@ -54,8 +54,7 @@ Filled = dict[tuple[pa.DataType, str], pa.Array]
 """Arrays of one repeated value, by type and text of the value, shared by all batches of a scan."""
 
 
-Values = Mapping[int, pa.DataType]
-"""Types of values that a table stores as cells, by field id."""
+Values = Mapping[int, pa.DataType]  # types of values that a table stores as cells, by field id
 
 
 def arrow_schema(schema: Schema, values: Values = MappingProxyType({})) -> pa.Schema:
@@ -339,8 +338,7 @@ def _width(value: Any) -> int:
     return len(value) + _SLOT if isinstance(value, bytes) else _SLOT
 
 
-_SLOT = 16
-"""Size in bytes of the widest number, or of the offsets of a text."""
+_SLOT = 16  # size in bytes of the widest number, or of the offsets of a text
 
 
 def _align(array: pa.Array) -> pa.Array:

@@ -28,9 +28,7 @@ from modcrypt.iceberg.write.snapshot_writing import MAIN, ancestors
 STAGED, PUBLISHED = "wap.id", "published-wap-id"
 """Members of a snapshot's summary that mark staged snapshots, and those that publish them."""
 
-_MAX_AGE_MS = 5 * 24 * 60 * 60 * 1000
-"""Java's default of `history.expire.max-snapshot-age-ms`."""
-
+_MAX_AGE_MS = 5 * 24 * 60 * 60 * 1000  # java's default of `history.expire.max-snapshot-age-ms`
 _AGE = "history.expire.max-snapshot-age-ms"
 _COUNT = "history.expire.min-snapshots-to-keep"
 _REF_AGE = "history.expire.max-ref-age-ms"

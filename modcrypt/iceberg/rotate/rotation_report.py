@@ -20,8 +20,7 @@ from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import fork_safe
 
-LISTED = 5
-"""Maximum number of ids of lost keys in the advice."""
+LISTED = 5  # maximum number of ids of lost keys in the advice
 
 Rotated: TypeAlias = Literal["mek", "kek", "dek"]
 

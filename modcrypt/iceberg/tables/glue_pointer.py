@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 MAX_COMMENT, MAX_DESCRIPTION = 255, 2048
 """Maximum bytes of a column's comment and of a table's description in Glue."""
 
-_MAX_REASON = 300
-"""Maximum length of Glue's reason in an error."""
-
+_MAX_REASON = 300  # maximum length of Glue's reason in an error
 _MISSING = "EntityNotFoundException"
 
 

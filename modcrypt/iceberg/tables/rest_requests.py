@@ -44,8 +44,7 @@ from modcrypt.pkmt1.strict_json import load_json
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.pointers import Identifier
 
-TIMEOUT = (30, 300)
-"""Seconds to wait for a connection, and for an answer."""
+TIMEOUT = (30, 300)  # seconds to wait for a connection, and for an answer
 
 LIMITS = AnswerLimits(size=MAX_METADATA, seconds=TIMEOUT[1], transfer=20.0)
 """Limits of an answer. Servers may think long about a commit; then the answer comes in one go."""

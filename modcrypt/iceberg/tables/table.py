@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from modcrypt.parquet.arrow.arrow_streams import ArrowStream
 
 
-Read: TypeAlias = Callable[[], CurrentVersion]
-"""Function that reads a version of a table."""
+Read: TypeAlias = Callable[[], CurrentVersion]  # function that reads a version of a table
 
 
 @dataclass(frozen=True, repr=False)

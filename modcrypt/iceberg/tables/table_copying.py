@@ -47,8 +47,7 @@ from modcrypt.io.places import Place
 from modcrypt.keys import Secret
 from modcrypt.runtime.fork_safety import cached_property
 
-_THREADS = 4
-"""Number of files copied concurrently: with an object store, threads mostly wait."""
+_THREADS = 4  # number of files copied concurrently: with an object store, threads mostly wait
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,8 @@ T = TypeVar("T")
 
 HUES = 8
 
-PAGE_BRANCHES = 60
-"""Maximum number of branches of one kind under a node of the page."""
-
-PAGE_NODES = 4_000
-"""Maximum number of nodes in the tree."""
+PAGE_BRANCHES = 60  # maximum number of branches of one kind under a node of the page
+PAGE_NODES = 4_000  # maximum number of nodes in the tree
 
 
 # --- the lines of the tree -----------------------------------------------------------------------
@@ -273,8 +270,7 @@ def draw_page(tree: KeyTreeNodes) -> str:
 
 # --- the picture ---------------------------------------------------------------------------------
 
-MOST = 14
-"""Maximum number of boxes in a column; the last one represents all others."""
+MOST = 14  # maximum number of boxes in a column; the last one represents all others
 
 
 @dataclass(slots=True)

@@ -14,12 +14,8 @@ from modcrypt.io.threads import check_threads, usable_cores
 from modcrypt.parquet.format.findings import Finding
 from modcrypt.parquet.format.report import ALWAYS_OPEN
 
-ORPHAN = "orphan"
-"""Error code for a file that nothing reaches."""
-
-UNREACHED = "unreached"
-"""Error code for an orphan so old that no running write can still commit it."""
-
+ORPHAN = "orphan"  # error code for a file that nothing reaches
+UNREACHED = "unreached"  # error code for an orphan so old that no running write can still commit it
 UNSIGNED = "table metadata"
 STATISTICS = "statistics"
 ORPHANS = "orphans"

@@ -59,8 +59,7 @@ FIRST_PAUSE = 0.1
 MAX_RETRIES = 1000
 """Limit of `commit.retry.num-retries`, which anyone who can write metadata.json can set."""
 
-LONGEST_PAUSE = 600
-"""Limit of `commit.retry.max-wait-ms` in seconds, for the same reason."""
+LONGEST_PAUSE = 600  # limit of `commit.retry.max-wait-ms` in seconds, for the same reason
 
 
 @dataclass(frozen=True)

@@ -284,8 +284,7 @@ def _lacks_bounds(statistics: pq.Statistics) -> bool:
 _STATISTICS = (
     "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds",
 )  # fmt: skip
-_MAX_THREADS = 4
-"""Number of files encoded concurrently; each is held in memory."""
+_MAX_THREADS = 4  # number of files encoded concurrently; each is held in memory
 
 
 def _pairs(values: Mapping[int, Any] | None) -> list[dict[str, Any]]:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
     from modcrypt.iceberg.write.new_files import NewFiles
 
-MAIN = "main"
-"""The branch whose newest snapshot is the table's current one."""
+MAIN = "main"  # the branch whose newest snapshot is the table's current one
 
 
 def new_snapshot_id(metadata: TableMetadata) -> int:

@@ -32,8 +32,7 @@ from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.format.schema import leaf_paths
 from modcrypt.pkmt1.material import STORE_NAME
 
-HEAD = 64 << 10
-"""Number of first bytes in which names of columns are looked for."""
+HEAD = 64 << 10  # number of first bytes in which names of columns are looked for
 
 MAX_PUFFIN_FOOTER = 1 << 20
 """Largest footer of a Puffin file that is read, in bytes: it lists one blob a column."""

@@ -34,8 +34,7 @@ _PREDICATES = (
     "predicate", "predicates", "condition", "matchedPredicates", "notMatchedPredicates",
     "notMatchedBySourcePredicates",
 )  # fmt: skip
-_ALL_ROWS: tuple[Any, ...] = ("", "[]", "true", '["true"]', [], None)
-"""Predicates without values."""
+_ALL_ROWS: tuple[Any, ...] = ("", "[]", "true", '["true"]', [], None)  # predicates without values
 
 Columns = set[tuple[str, ...]]
 

@@ -39,8 +39,7 @@ from modcrypt.pkmt1.material import (
 )
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
-TEMPORARY = ".modcrypt-"
-"""Prefix of the names of unfinished files."""
+TEMPORARY = ".modcrypt-"  # prefix of the names of unfinished files
 
 State: TypeAlias = Literal["gone", "refused", "readable", "unknown"]
 

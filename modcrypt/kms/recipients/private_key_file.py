@@ -55,8 +55,7 @@ VERSION = 1
 MAX_PRIVATE_FILE = 16 << 10
 """Size limit of a file of a private key in bytes: a hybrid identity has 2.2 KB."""
 
-SCRYPT_COST = 2**17
-"""Cost of scrypt for new files, as for new keyrings: 128 MiB and half a second."""
+SCRYPT_COST = 2**17  # cost of scrypt for new files, as for new keyrings: 128 MiB and half a second
 
 
 @dataclass(frozen=True, slots=True)

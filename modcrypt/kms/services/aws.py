@@ -58,8 +58,7 @@ DELETION_DAYS = 7
 MAX_MESSAGE = 4096
 """Length limit of a message that KMS signs, in bytes (KMS API Reference, Sign)."""
 
-CONTEXT = "modcrypt:aad"
-"""Name of the AAD in the encryption context."""
+CONTEXT = "modcrypt:aad"  # name of the AAD in the encryption context
 
 _ARN = re.compile(
     r"arn:aws[a-z-]{0,20}:kms:(?P<region>[a-z0-9-]{1,40}):(?P<account>[0-9]{12}):"

@@ -48,8 +48,7 @@ MAX_AAD = 64 << 10
 MAX_ANSWER = 4 << 20
 """Size limit of an answer in bytes; Google's client sets none."""
 
-TIMEOUT = 20.0
-"""Time limit of one call in seconds."""
+TIMEOUT = 20.0  # time limit of one call in seconds
 
 _Transport: Any = kms_v1.KeyManagementServiceClient.get_transport_class("grpc")
 

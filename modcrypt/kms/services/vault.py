@@ -67,8 +67,7 @@ MAX_VERSIONS = 1 << 20
 MAX_TIME = 253402300799
 """Latest time that Python can represent, the end of the year 9999, in seconds since 1970."""
 
-VERSION_LIFETIME = 60
-"""Seconds for which a key's newest version is cached."""
+VERSION_LIFETIME = 60  # seconds for which a key's newest version is cached
 
 NO_KEY_TYPE = "modcrypt-creates-no-keys"
 """A key type that Vault does not have. If the token permits it, Vault's encrypt creates a missing

@@ -33,8 +33,7 @@ DATASET = SealFormat("modcrypt-seal", ("files",), ("since",))
 MAX_PATH = 4096
 """Length limit of a path in characters."""
 
-THREADS = 8
-"""Number of older statements read concurrently."""
+THREADS = 8  # number of older statements read concurrently
 
 MAX_SINCE = 64
 """Largest number of statements that a reader adds up; then a statement lists all files again."""

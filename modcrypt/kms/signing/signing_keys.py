@@ -35,8 +35,7 @@ from modcrypt.runtime.tracebacks import hide_frames
 PREFIX = "modcrypt-verifier"
 SIGNING_FILE = PrivateKeyFormat("modcrypt-signing-key", "verifier", "signing key")
 
-SERVICES = ("hcvault", "vault", "aws-kms", "pkcs11")
-"""Schemes of the key services that sign."""
+SERVICES = ("hcvault", "vault", "aws-kms", "pkcs11")  # schemes of the key services that sign
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -34,11 +34,8 @@ from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
 
-BATCH = 10_000
-"""Number of files whose keys are rotated together, with one request for each KEK."""
-
-_KEY_CODES = (3, 4)
-"""Exit codes of keys that were refused or could not be requested."""
+BATCH = 10_000  # number of files whose keys are rotated together, with one request for each KEK
+_KEY_CODES = (3, 4)  # exit codes of keys that were refused or could not be requested
 
 _DONE = {"encrypt": "encrypted", "rekey": "rekeyed", "renew": "renewed"}
 """The result of a file that was converted, by the action."""

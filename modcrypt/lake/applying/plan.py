@@ -25,8 +25,7 @@ from modcrypt.runtime.fork_safety import cached_property
 
 Action: TypeAlias = Literal["encrypt", "rekey", "rotate", "renew", "refuse", "none"]
 
-SCHEMA = "modcrypt.lake.apply/1"
-"""The name and version of the lines of JSON."""
+SCHEMA = "modcrypt.lake.apply/1"  # the name and version of the lines of JSON
 
 _NAMES: dict[Action, str] = {
     "encrypt": "to encrypt", "rekey": "to re-key", "rotate": "to rotate",

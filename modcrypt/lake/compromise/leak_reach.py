@@ -24,8 +24,7 @@ from modcrypt.report.text import format_count
 MAX_MATERIALS = 10_000
 """Largest number of files of key material without their data file that are read for a dataset."""
 
-_RECIPIENT = name_recipient(b"")
-"""Beginning of the names of recipients' keys."""
+_RECIPIENT = name_recipient(b"")  # beginning of the names of recipients' keys
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,8 +131,7 @@ class DatasetDeclaration:
         return Policy(footer_key=self.footer_key, **members)
 
 
-WHOLE_CATALOG = "*"
-"""Namespace of a dataset that has all tables of a catalog."""
+WHOLE_CATALOG = "*"  # namespace of a dataset that has all tables of a catalog
 
 
 def locate_table(table: str) -> str:

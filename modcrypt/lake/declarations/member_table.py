@@ -156,9 +156,7 @@ DATASET_MEMBERS = {**OWN_MEMBERS, **POLICY_MEMBERS}
 
 # --- Iceberg tables ------------------------------------------------------------------------------
 
-KEY_POLICY = settings_of(TablePolicySettings)
-"""Members that state a table's policy."""
-
+KEY_POLICY = settings_of(TablePolicySettings)  # members that state a table's policy
 TABLE_PREVIOUS = _collect(_MASTER_KEYS)
 TABLE_ROTATION = ROTATION_MEMBERS | _collect(
     _free("max_kek_age", DURATION, "Age at which apply replaces KEKs, such as 365d.")

@@ -28,8 +28,7 @@ MAX_REQUEST = 200
 DESTROYED = "destroyed"
 """The reason of files whose master key, or its version, the key service lists as destroyed."""
 
-NOT_ERASED = "not-erased"
-"""The error code of a file that is declared as erased, but opens."""
+NOT_ERASED = "not-erased"  # the error code of a file that is declared as erased, but opens
 
 GONE = frozenset({KeyNotFoundError.word, DESTROYED})
 """Reasons of a file's state that mean that its keys are gone, not refused or unavailable."""

@@ -28,8 +28,7 @@ from modcrypt.lake.record_file import encode_line
 from modcrypt.pkmt1.strict_json import strict_json
 from modcrypt.report.short_repr import default_of
 
-SCHEMA = "modcrypt.lake.evidence/1"
-"""The name and version of a line; signatures begin with it."""
+SCHEMA = "modcrypt.lake.evidence/1"  # the name and version of a line; signatures begin with it
 
 MAX_RECORD = 64 << 20
 """Size limit of a record in bytes, which is read and replaced as a whole for each line."""
@@ -46,9 +45,7 @@ MAX_RESULTS = 16 << 10
 MAX_COUNT = 1 << 53
 """Largest number in a line: all readers of JSON represent it."""
 
-START = "0" * 64
-"""The hash that the first line has in place of that of a line before."""
-
+START = "0" * 64  # the hash that the first line has in place of that of a line before
 _FRAME = ("schema", "previous", "signature")
 
 

@@ -35,8 +35,7 @@ EXPOSED: tuple[State, ...] = ("compromised", "rewrapped", "unknown-age", "former
 """The states of files that a compromised key or a former recipient opens or may open, the worst
 first."""
 
-DECLARED: tuple[State, ...] = ("declared", "erased")
-"""The states of files that are as they must be."""
+DECLARED: tuple[State, ...] = ("declared", "erased")  # the states of files that are as they must be
 
 
 class KeyUse(NamedTuple):

@@ -21,8 +21,7 @@ from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import json_fields
 
-SCHEMA = "modcrypt.lake.report/1"
-"""The name and version of the JSON form."""
+SCHEMA = "modcrypt.lake.report/1"  # the name and version of the JSON form
 
 MAX_FILES = 1000
 """Maximum number of files that a report lists; further ones are counted."""

@@ -36,9 +36,7 @@ _NOUNS = {"faults": "fault", "strays": "undeclared file", "leaks": "leak"}
 
 _APPLY, _VERIFY, _LEAKS = "modcrypt apply", "modcrypt verify", "modcrypt leaks"
 
-_OF_DATASETS = frozenset({_APPLY, _VERIFY, _LEAKS})
-"""The commands that take the name of a dataset."""
-
+_OF_DATASETS = frozenset({_APPLY, _VERIFY, _LEAKS})  # the commands that take the name of a dataset
 _TASKS = {"plaintext": "Plaintext files", "unreadable": "Unreadable files"}
 
 _REMEDIES = {

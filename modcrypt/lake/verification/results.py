@@ -21,8 +21,7 @@ from modcrypt.runtime.fork_safety import cached_property
 MAX_NOTES = 1000
 """Maximum number of kinds of notes, and of columns in each, that are counted apart."""
 
-POLICY = "policy"
-"""The error code of a file that is authentic, but not encrypted as declared."""
+POLICY = "policy"  # the error code of a file that is authentic, but not encrypted as declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,7 @@ from modcrypt.errors import UnsupportedFormatError
 
 Mask: TypeAlias = Callable[[pa.Array], pa.Array]
 
-SALT_SIZE = 16
-"""Size in bytes of the salt of `sha-256-query-local`."""
+SALT_SIZE = 16  # size in bytes of the salt of `sha-256-query-local`
 
 
 MEMBERS = {"required-row-filter", "required-column-projections"}
@@ -114,8 +113,7 @@ def check_action(action: str) -> None:
 
 # --- texts ---------------------------------------------------------------------------------------
 
-VISIBLE = 4
-"""Number of code points that `show-first-4` and `show-last-4` leave."""
+VISIBLE = 4  # number of code points that `show-first-4` and `show-last-4` leave
 
 
 def _mask_alphanum(array: pa.Array) -> pa.Array:

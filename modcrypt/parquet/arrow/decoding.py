@@ -32,8 +32,7 @@ BATCH_BYTES = 64 << 20
 A page can repeat a long value for a few bits each time, so the plan assumes the longest value.
 """
 
-DECODER = f"PyArrow {pa.__version__}"
-"""The decoder as errors name it."""
+DECODER = f"PyArrow {pa.__version__}"  # the decoder as errors name it
 
 _ADVICE = (
     ". Pages under AES-GCM were authenticated before, so the decoder may be at fault; Polars and "

@@ -25,8 +25,7 @@ from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.runtime.collector import paused_collector
 
-TABLE_BYTES = 64 << 20
-"""Encrypted bytes of a lot when a table is read; two lots are read at once."""
+TABLE_BYTES = 64 << 20  # encrypted bytes of a lot when a table is read; two lots are read at once
 
 BATCH_BYTES = 32 << 20
 """Encrypted bytes of a lot when batches are read; one is decoded while the next is decrypted."""

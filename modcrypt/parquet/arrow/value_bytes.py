@@ -17,8 +17,7 @@ import pyarrow.types as pt
 
 from modcrypt.errors import FormatError, LimitError
 
-_MAX_BYTES = 2**31 - 1
-"""Most bytes that an array with offsets of 32 bits can hold."""
+_MAX_BYTES = 2**31 - 1  # most bytes that an array with offsets of 32 bits can hold
 
 MAX_NULLS = 1 << 30
 """Size limit in bytes of nulls among values of a fixed width, which the type alone states."""

@@ -48,8 +48,7 @@ from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
 if TYPE_CHECKING:
     import polars
 
-ROW_GROUP_ROWS = 1 << 20
-"""Default number of rows of a row group, as in PyArrow."""
+ROW_GROUP_ROWS = 1 << 20  # default number of rows of a row group, as in PyArrow
 
 FRAME_ROW_GROUP_ROWS = 1 << 18
 """Default number of rows of a row group that Polars encodes, as in Polars."""
@@ -60,8 +59,7 @@ MAX_ROW_GROUP_ROWS = 64 << 20
 GATHERED_BYTES = 96 << 20
 """Arrow memory, in bytes, at which the gathered batches become a row group."""
 
-ENCODED_TOGETHER = 1 << 20
-"""Arrow memory, in bytes, at which small row groups are encoded together."""
+ENCODED_TOGETHER = 1 << 20  # Arrow memory, in bytes, at which small row groups are encoded together
 
 MAX_THREADS = 4
 """Maximum default number of threads; each holds a row group in memory."""

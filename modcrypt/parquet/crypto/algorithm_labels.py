@@ -41,8 +41,7 @@ _MAGICS = {_GZIP: b"\x1f\x8b", _ZSTD: b"\x28\xb5\x2f\xfd"}
 RECOGNISED: Final = frozenset({UNCOMPRESSED, _SNAPPY, *_MAGICS})
 """Codecs whose pages `looks_like_ctr` recognises."""
 
-_SEEN = 16
-"""Number of bytes of values that are decrypted and compared."""
+_SEEN = 16  # number of bytes of values that are decrypted and compared
 
 _length = Struct("<I").unpack_from
 

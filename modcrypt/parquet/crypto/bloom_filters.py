@@ -101,8 +101,7 @@ def _check_size(span: Span, declared: int, actual: int) -> None:
 
 # --- lookups -------------------------------------------------------------------------------------
 
-BLOCK = 32
-"""Size of a block in bytes."""
+BLOCK = 32  # size of a block in bytes
 
 # A bit in each of a block's eight words (BloomFilter.md, "Split block Bloom filters").
 _SALTS = (

@@ -469,8 +469,7 @@ def _page_faults(
         yield from _statistics_faults(index, element, number, count, pages.headers[number])
 
 
-_NO_STATISTICS = 24
-"""Longest header, in bytes, that is not decoded: a header with bounds is longer."""
+_NO_STATISTICS = 24  # longest header, in bytes, that is not decoded: a header with bounds is longer
 
 
 def _statistics_faults(

@@ -36,8 +36,7 @@ from modcrypt.runtime.tracebacks import hide_init_frames
 MAX_AAD_SIZE = 64 << 10
 """Longest AAD prefix that is written, and AAD prefix or file-unique read from a file, in bytes."""
 
-FILE_UNIQUE_SIZE = 8
-"""Size of `aad_file_unique` in bytes, as every compliant writer creates it."""
+FILE_UNIQUE_SIZE = 8  # size of `aad_file_unique` in bytes, as every compliant writer creates it
 
 
 @hide_init_frames  # the generated method holds the caller's keys as bytes

@@ -21,8 +21,7 @@ MAGIC_ENCRYPTED = b"PARE"
 _MAGIC_AGS1 = b"AGS1"
 MAGIC_SIZE = 4
 TAIL_SIZE = 8
-SIGNATURE_SIZE = 28
-"""Nonce and tag after a signed plaintext footer (PME 5.5)."""
+SIGNATURE_SIZE = 28  # nonce and tag after a signed plaintext footer (PME 5.5)
 
 MAX_FOOTER_SIZE = 512 << 20
 """Largest footer read, in bytes: well above the size for 10,000 columns in 100 row groups."""

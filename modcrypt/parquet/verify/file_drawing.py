@@ -49,8 +49,7 @@ MAX_NUMBER = 2**53 - 1
 """Largest integer up to which JavaScript's numbers are exact."""
 
 MAX_NAMES = 120_000
-MIN_NAME, MAX_NAME = 40, 240
-"""Maximum characters of all names of one kind, and of one name."""
+MIN_NAME, MAX_NAME = 40, 240  # maximum characters of all names of one kind, and of one name
 
 
 def draw(

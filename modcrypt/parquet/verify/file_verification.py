@@ -48,8 +48,7 @@ _NOTHING_REQUIRED = FileDecryptionProperties(accept_algorithms=ALGORITHMS, requi
 _COVERED_BY_SIGNATURE = ("pages", "levels")
 """Parts without tags of their own, which the signature of the file's writer authenticates."""
 
-BATCH = 2 << 20
-"""Size in bytes of the batches of chunks that threads process."""
+BATCH = 2 << 20  # size in bytes of the batches of chunks that threads process
 
 LARGE_MODULE = 32 << 10
 """Mean module size in bytes above which a second thread pays off: smaller modules take more time in

@@ -21,8 +21,7 @@ from modcrypt.parquet.writers.quirk import Place
 MAX_COPY = 1 << 20
 """Longest copy of a chunk's metadata that is looked at, in bytes."""
 
-_SMALLEST_COPY = 8
-"""Number of bytes between parts that hold no copy: some writers align parts."""
+_SMALLEST_COPY = 8  # number of bytes between parts that hold no copy: some writers align parts
 
 
 # --- of a file -----------------------------------------------------------------------------------

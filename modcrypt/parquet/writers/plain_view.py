@@ -25,8 +25,7 @@ MAX_PART = 16 << 20
 """Longest page body, index or filter that a detector reads, in bytes; larger ones are left out."""
 
 
-_FORGOTTEN = 4096
-"""Longest header of a dictionary page that is looked for behind a chunk, in bytes."""
+_FORGOTTEN = 4096  # longest header of a dictionary page that is looked for behind a chunk, in bytes
 
 
 class ViewedPage(NamedTuple):

@@ -29,14 +29,12 @@ MAX_TASKS = 100_000
 """Maximum number of tasks of a job, as Spark's driver keeps each in memory; beyond it, tasks become
 larger."""
 
-SLOTS = 32
-"""Number of concurrent tasks if Spark does not report it, as over Spark Connect."""
+SLOTS = 32  # number of concurrent tasks if Spark does not report it, as over Spark Connect
 
 LEAST_FILES, LEAST_BYTES = 16, 8 << 20
 """Files and bytes that a task always accepts: less is not worth starting a task, about 30 ms."""
 
-PROBED_FILES = 3
-"""Number of files that are opened before a job, to check that the settings fit."""
+PROBED_FILES = 3  # number of files that are opened before a job, to check that the settings fit
 
 
 def check_settings(settings: object) -> None:

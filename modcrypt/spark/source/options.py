@@ -31,8 +31,7 @@ Alternatives: TypeAlias = tuple[tuple[tuple[str, str, Any], ...], ...]
 
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 
-SPLIT_BYTES = 128 << 20
-"""Default maximum input of a task in bytes, as in Spark."""
+SPLIT_BYTES = 128 << 20  # default maximum input of a task in bytes, as in Spark
 
 MAX_RESTRICTIONS = 1 << 20
 """Most bytes of a file with read restrictions; far more than restrictions of all columns take."""

@@ -63,9 +63,7 @@ from modcrypt.spark.source.table_schema import (
 FILES_PER_TASK = 500
 LEAST_TASK_BYTES = 32 << 20  # row groups of large files are seldom smaller
 FEWEST_TASKS = 32  # unless there is too little to read
-OPENING_BYTES = 256 << 10
-"""Cost of opening a file, as the number of bytes read in the same time."""
-
+OPENING_BYTES = 256 << 10  # cost of opening a file, as the number of bytes read in the same time
 BATCH_ROWS = 1 << 16
 MERGED_BYTES = 1 << 20
 """Most bytes of batches of small files that are merged: Spark takes longer for a batch than for

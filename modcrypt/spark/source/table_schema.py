@@ -21,8 +21,7 @@ from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.spark.source.arrow_types import merge_schemas, to_common_schema, to_spark_schema
 from modcrypt.spark.source.options import ReadOptions, ReadSettings
 
-OPENED_AT_ONCE = 16
-"""Files that the driver opens concurrently, as stores answer slowly."""
+OPENED_AT_ONCE = 16  # files that the driver opens concurrently, as stores answer slowly
 
 ROW_COUNTS = StructType().add("file", StringType()).add("rows", LongType())
 """The schema of a read with the option `rowCounts`."""

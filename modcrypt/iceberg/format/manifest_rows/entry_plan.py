@@ -199,8 +199,7 @@ class _Types:
 # --- rows ----------------------------------------------------------------------------------------
 
 
-Partitions = dict[bytes, dict[str, Any]]
-"""Decoded partitions by their bytes; rows share them."""
+Partitions = dict[bytes, dict[str, Any]]  # decoded partitions by their bytes; rows share them
 
 
 def scan_block(

@@ -45,8 +45,7 @@ NO_PAIRS: Final = 0
 NUMBERS: Final = 1  # of two numbers
 TEXTS: Final = 2  # of a number and bytes
 
-_MAX_USUAL: Final = 256
-"""Maximum number of pairs that the interpreter skips by one pattern."""
+_MAX_USUAL: Final = 256  # maximum number of pairs that the interpreter skips by one pattern
 
 _float: Final = Struct("<f")
 _double: Final = Struct("<d")

@@ -48,8 +48,7 @@ from modcrypt.keys import Secret
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.runtime.tracebacks import hide_frames
 
-KEYS_TOGETHER = 200
-"""Number of keys that a rotation moves together, as many as Vault wraps at once."""
+KEYS_TOGETHER = 200  # number of keys that a rotation moves together, as many as Vault wraps at once
 
 _PATH, _LENGTH, _KEY_METADATA = 500, 501, 519
 """Ids of fields of a manifest list (spec, "Manifest Lists")."""

@@ -37,8 +37,7 @@ class Values:
     hashes: list[int]
 
 
-Probe: TypeAlias = list[list[Values]]
-"""Alternatives, of which all conditions of one must hold."""
+Probe: TypeAlias = list[list[Values]]  # alternatives, of which all conditions of one must hold
 
 
 def find_probe(
