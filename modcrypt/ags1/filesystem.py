@@ -109,8 +109,6 @@ class Ags1FileSystem(StackedFileSystem):
         make, (cls, args, options) = super().__reduce__()
         return make, (cls, args, {**options, "key": self._key})
 
-    # --- files ---------------------------------------------------------------------------------
-
     def _open(
         self, path: str, mode: str = "rb", *, autocommit: bool = True, **_: Any
     ) -> Ags1Reader | Ags1Writer:
@@ -157,8 +155,6 @@ class Ags1FileSystem(StackedFileSystem):
             raise ValueError("to write with compression, use fsspec.open(…, compression=…)")
         return super().open(path, mode, block_size, cache_options, compression, **kwargs)
 
-    # --- files that are being written ----------------------------------------------------------
-
     def isfile(self, path: str) -> bool:
         """Return whether the path is a file or is being written by this file system.
 
@@ -182,8 +178,6 @@ class Ags1FileSystem(StackedFileSystem):
             if (writer := self._writers.get(target)) is not None:
                 writer.abandon()
         return bool(unfinished) and not any(self.fs.exists(target) for target in paths)
-
-    # --- operations without a key, on the encrypted files --------------------------------------
 
     def rm(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """Remove files and folders; abandon files that are being written."""

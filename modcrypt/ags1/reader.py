@@ -114,8 +114,6 @@ class Ags1Reader(SeekableFile):
         """Bytes of plaintext in each block but the last."""
         return self._layout.block_length
 
-    # --- blocks --------------------------------------------------------------------------------
-
     def _fill(self, offset: int, out: memoryview) -> None:
         """Fill `out` with the plaintext from `offset` on, which is long enough."""
         assert self._shared is not None
@@ -182,8 +180,6 @@ class Ags1Reader(SeekableFile):
             scratch = memoryview(bytearray(end - start))
         self._source.read_into(start, scratch[: end - start])
         return scratch[: end - start], scratch
-
-    # --- opening ahead -------------------------------------------------------------------------
 
     def _look_ahead(self, offset: int, end: int) -> None:
         """Have other threads open the blocks that sequential small reads need next."""

@@ -129,8 +129,6 @@ class Ags1Writer(io.RawIOBase):
         """Key, AAD prefix and length, as Iceberg stores them; raise as `encrypted_length`."""
         return self._metadata.with_length(self.encrypted_length)
 
-    # --- blocks --------------------------------------------------------------------------------
-
     def write(self, data: Any) -> int:
         """Encrypt the blocks that `data` fills, buffer the rest, and return the length of `data`.
 
@@ -184,8 +182,6 @@ class Ags1Writer(io.RawIOBase):
             self._held = bytes(out[-TAG_SIZE:])
             output.at += size - TAG_SIZE
             output.flush()
-
-    # --- close ---------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Encrypt the incomplete block and complete the stream. Idempotent.
@@ -253,8 +249,6 @@ class Ags1Writer(io.RawIOBase):
     def _dealloc_warn(self, source: object) -> None:
         """Abandon the stream: `io` calls this before a collected wrapper closes the writer."""
         self.abandon()
-
-    # --- the file protocol ---------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self.closed:

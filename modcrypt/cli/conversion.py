@@ -104,9 +104,6 @@ def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
     return batch.run(decryption=batch.decryption(options))
 
 
-# --- rekey, mask and share -----------------------------------------------------------------------
-
-
 _new_file = cloup.option_group("New file", target_options)
 
 

@@ -34,9 +34,6 @@ def load_spark() -> Any:
     return load(ENGINES, "spark")
 
 
-# --- what they have in common --------------------------------------------------------------------
-
-
 def start_spark(master: str, verb: str) -> AbstractContextManager[SparkSession]:
     """Return a session for a command."""
     bar = {"spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower()}
@@ -78,9 +75,6 @@ def take_details(row: dict[str, Any]) -> dict[str, Any]:
         if "message" in fields:
             fields["message"] = use_option_names(fields["message"])
     return details
-
-
-# --- options -------------------------------------------------------------------------------------
 
 
 def refuse_local_options() -> None:

@@ -171,9 +171,6 @@ def _format_columns(inspection: Inspection) -> str:
     )
 
 
-# --- on Spark -----------------------------------------------------------------------------------
-
-
 def _inspect_on_spark(
     master: str, paths: Sequence[str], options: dict[str, Any], *, as_json: bool
 ) -> int:

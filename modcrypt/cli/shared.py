@@ -74,9 +74,6 @@ def drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# --- options -------------------------------------------------------------------------------------
-
-
 def combine_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
     """Combine several options into one decorator; the help lists them in this order."""
 
@@ -314,9 +311,6 @@ def confirm(consequence: str, yes: bool) -> None:
     click.echo(f"modcrypt: this {consequence}. Continue? [y/N]: ", nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise click.UsageError("not confirmed; nothing was changed")
-
-
-# --- key pairs -----------------------------------------------------------------------------------
 
 
 def read_passphrase(what: str, reference: str | None, *, twice: bool = False) -> Passphrase | None:

@@ -130,9 +130,6 @@ def shared_option(*names: str, **attributes: Any) -> Callable[[F], F]:
     return option(*names, shared=True, **attributes)
 
 
-# --- commands and groups -------------------------------------------------------------------------
-
-
 class VerbCommand(cloup.Command):
     """A command that uses options of the groups around it.
 
@@ -233,9 +230,6 @@ def _implied(callback: Any, declared: Collection[str | None]) -> Iterator[click.
             yield from holder.__click_params__
 
 
-# --- their places --------------------------------------------------------------------------------
-
-
 def list_shared(command: click.Command) -> list[SharedOption]:
     """Return the shared options that a command uses, or any command in a group, each once."""
     parts = command.commands.values() if isinstance(command, click.Group) else ()
@@ -309,8 +303,6 @@ def _walk(command: click.Command, path: str = "") -> Iterator[tuple[str, click.C
         yield f"{path}{name}", part
         yield from _walk(part, f"{path}{name} ")
 
-
-# --- options that a parameter of their name takes ------------------------------------------------
 
 json_option = shared_option("--json", "as_json", help="Print lines of JSON, also for a failure.")
 dry_run_option = shared_option("--dry-run", help="Report what would be done; change nothing.")

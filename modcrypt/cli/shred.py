@@ -229,9 +229,6 @@ class _Files:
         }  # fmt: skip
 
 
-# --- shredding -----------------------------------------------------------------------------------
-
-
 class _Tally(FileReport):
     """The report of a removal, of the selected columns and of the master keys that end with it."""
 
@@ -301,9 +298,6 @@ class _Tally(FileReport):
             name for name in self._wanted
             if not any(column == name or column.startswith(f"{name}.") for column in self._columns)
         ]  # fmt: skip
-
-
-# --- the proof -----------------------------------------------------------------------------------
 
 
 def _run_proof(files: _Files, as_json: bool) -> int:

@@ -172,9 +172,6 @@ def verify_files(
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
 
 
-# --- a run that can be resumed -------------------------------------------------------------------
-
-
 @contextmanager
 def resume_verification(
     record_path: str | None, files: Sequence[File], strict: bool
@@ -209,9 +206,6 @@ def resume_verification(
 
         yield {"each": note, "verified": verified}
         record.end()
-
-
-# --- the result as text and JSON -----------------------------------------------------------------
 
 
 def print_result(
@@ -270,9 +264,6 @@ def print_lines(
 
 def _duration(started: float) -> dict[str, float]:
     return {"seconds": round(time.perf_counter() - started, 6)}
-
-
-# --- what it found -------------------------------------------------------------------------------
 
 
 def exit_code(

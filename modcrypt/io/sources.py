@@ -266,8 +266,6 @@ def _uncached_fetch(filesystem: Any, file: Any) -> Callable[[int, int], bytes] |
     return None
 
 
-# --- streams: once, from start to end -------------------------------------------------------------
-
 _PIPE_READ = 1 << 20  # bytes requested from a pipe at once: each read allocates that much
 
 

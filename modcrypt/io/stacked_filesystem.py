@@ -53,8 +53,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         """A random token by which fsspec and Dask distinguish file systems."""
         return self._token
 
-    # --- names ---------------------------------------------------------------------------------
-
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
         """Remove only the protocol: the target file system interprets its own paths."""
@@ -69,8 +67,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         if isinstance(path, list):
             return [self._target_path(item) for item in path]
         return self.fs._strip_protocol(type(self)._strip_protocol(path))
-
-    # --- listings of the target file system; no file is opened ---------------------------------
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
         """List a folder; sizes are None."""
@@ -121,8 +117,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         """Forget cached listings."""
         self.fs.invalidate_cache(None if path is None else self._target_path(path))
 
-    # --- folders -------------------------------------------------------------------------------
-
     def _check_writing(self) -> None:
         """Raise ValueError if this file system is read-only."""
 
@@ -140,8 +134,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         """Remove an empty folder."""
         self._check_writing()
         self.fs.rmdir(type(self)._strip_protocol(path))
-
-    # --- contents ------------------------------------------------------------------------------
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Describe a file or folder. The size is that of the plaintext, so a file is opened."""

@@ -148,9 +148,6 @@ def verify_dataset(
     )
 
 
-# --- the files -----------------------------------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class FilesVerification:
     """A verification of files, which it takes by their number in `places`."""

@@ -328,9 +328,6 @@ def _rotate(
     return opened.describe("rotated", len(left), lost_signature=lost)
 
 
-# --- listing -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ListedRecipient:
     """One recipient of a file.

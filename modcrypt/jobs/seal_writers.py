@@ -154,9 +154,6 @@ def cosign_seal(
     return describe_update(signed, parse_content(found.content)), True
 
 
-# --- the log of what they signed -----------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealEntry(JsonFields):
     """The statement of one seal of a dataset.

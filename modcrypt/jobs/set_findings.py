@@ -111,8 +111,6 @@ def find_links(paths: Sequence[str], most: int = MAX_LISTED) -> list[Finding]:
     return [Finding(word="integrity", message=message)]
 
 
-# --- files that are compared with each other ------------------------------------------------------
-
 _Item = TypeVar("_Item")
 
 

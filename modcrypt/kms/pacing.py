@@ -235,9 +235,6 @@ def pacer_of(client: object) -> Pacer:
         return found
 
 
-# --- what answers ask for ------------------------------------------------------------------------
-
-
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds for which an answer asks to wait; None if it has no valid header.
 

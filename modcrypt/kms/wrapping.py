@@ -213,8 +213,6 @@ class KeyWrapper:
         """Prove a new wrap under a master key; raise as `WrapProof.check`."""
         self.with_proof(WrapProof()).wrap([Key.generate()], master_key_id)
 
-    # --- writing ---------------------------------------------------------------------------------
-
     def wrap(self, deks: Sequence[Key], master_key_id: str, *, replaces: bool = True) -> list[str]:
         """Wrap data keys with the service (single wrapping), and prove the new wraps.
 
@@ -267,8 +265,6 @@ class KeyWrapper:
         cipher, proof = GcmCipher(key), WrapProof()
         return Kek(master_key_id, kek_id, wrapped, cipher, length, proof=proof)
 
-    # --- reading ---------------------------------------------------------------------------------
-
     def unwrap(self, material: KeyMaterial) -> Key:
         """Unwrap the data key of key material; raise KeyMaterialError if it does not unwrap."""
         if material.double_wrapping:
@@ -287,8 +283,6 @@ class KeyWrapper:
             return Kek(*place, GcmCipher(key), len(key))
 
         return self._reading.get(place, request)
-
-    # --- the service -----------------------------------------------------------------------------
 
     @hide_frames
     def rewrap(self, wrapped: str, old_id: str, new_id: str, opens: Callable[[Key], object]) -> str:

@@ -110,8 +110,6 @@ class StateCache:
         self._keys: Memo[tuple[KeyUse, ...]] = Memo()  # by their id in the database
         self._key_ids: Memo[int] = Memo()
 
-    # --- states ----------------------------------------------------------------------------------
-
     def load_states(self, dataset: str, files: Sequence[LakeFile]) -> dict[str, FileState]:
         """Return the cached states of files by path, of those that have not changed since."""
         states = {}
@@ -190,8 +188,6 @@ class StateCache:
 
         return self._key_ids.get(keys, save)
 
-    # --- verification ----------------------------------------------------------------------------
-
     def load_correct(self, dataset: str, files: Sequence[LakeFile]) -> dict[str, CorrectFile]:
         """Return the files, by path, that were found correct as they are now."""
         columns = "time, prefix, file_unique, rows"
@@ -235,8 +231,6 @@ class StateCache:
         """Note that the verification of a dataset is complete."""
         row = dataset, self._digest
         self._write("DELETE FROM verifications WHERE dataset = ? AND digest = ?", [row])
-
-    # --- reports ---------------------------------------------------------------------------------
 
     def load_report(self) -> dict[str, dict[str, int]] | None:
         """Return the numbers of files in the last report; None if there was none."""

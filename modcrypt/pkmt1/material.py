@@ -159,9 +159,6 @@ class KeyReference:
         return json.dumps(members, separators=(",", ":")).encode()
 
 
-# --- key metadata --------------------------------------------------------------------------------
-
-
 @functools.lru_cache(maxsize=64)  # opening a file and comparing its keys decode the same again
 def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
     """Decode a file's key metadata into key material, or a reference to external material."""
@@ -219,9 +216,6 @@ def decode_material(text: str) -> KeyMaterial:
     return _parse_material(_parse_members(text), internal=False)
 
 
-# --- external stores -----------------------------------------------------------------------------
-
-
 def external_name(name: str) -> str:
     """Return the name of the file that contains the key material of the file called `name`."""
     return f"_KEY_MATERIAL_FOR_{name}.json"
@@ -252,9 +246,6 @@ def encode_store(store: Mapping[str, str]) -> bytes:
     if len(data) > MAX_STORE:
         raise KeyMaterialError(f"external key material is longer than {MAX_STORE} bytes")
     return data
-
-
-# --- strict reading ------------------------------------------------------------------------------
 
 
 def _parse_material(members: dict[str, Any], *, internal: bool) -> KeyMaterial:

@@ -128,9 +128,6 @@ def _parse_json(text: str) -> Any:
         raise ValueError("is not valid JSON, or repeats a member") from None
 
 
-# --- the kinds -----------------------------------------------------------------------------------
-
-
 def one_of(*values: str | int) -> Kind:
     """Return the kind of values that are one of these."""
     *first, last = map(str, values)

@@ -86,9 +86,6 @@ class _Appending:
         """Do nothing: the sink keeps no data back."""
 
 
-# --- modcrypt ------------------------------------------------------------------------------------
-
-
 def _read_modcrypt(*, compiled: bool) -> Iterator[Content]:
     """Yield the files of modcrypt, which may be a checkout or a zip itself."""
     for name, data in _read_folder(files("modcrypt"), "modcrypt"):
@@ -109,9 +106,6 @@ def _read_folder(folder: Traversable, name: str) -> Iterator[Content]:
             yield from _read_folder(entry, inside)
         elif entry.is_file():
             yield inside, entry.read_bytes()
-
-
-# --- dependencies --------------------------------------------------------------------------------
 
 
 def _read_all(extras: Collection[str]) -> Iterator[Content]:

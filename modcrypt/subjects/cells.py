@@ -115,9 +115,6 @@ def parse_subject(subject: bytes, kind: pa.DataType) -> Any:
         return None
 
 
-# --- cells ---------------------------------------------------------------------------------------
-
-
 def cell_type(kind: pa.DataType, column: str) -> pa.DataType:
     """Return the type of the cells for a type of values; raise UnsupportedFormatError if none."""
     if (found := vb.bytes_type(kind)) is None:
@@ -209,9 +206,6 @@ def _select_rows(values: pa.Array, owners: Owners) -> pa.Array:
     if not values.null_count:
         return owners.rows
     return pc.if_else(values.is_valid(), owners.rows, pa.scalar(None, owners.rows.type))
-
-
-# --- columns -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,9 +198,6 @@ def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) 
     return _print_status(done, as_json, options)
 
 
-# --- what the commands share ---------------------------------------------------------------------
-
-
 def _find_vault(options: Mapping[str, Any]) -> tuple[str, KeyTools]:
     """Return the address of the vault, and the tools of its key service."""
     settings = kms_options.other_service(kms_options.required_service(dict(options)))

@@ -211,9 +211,6 @@ class CellWriter:
         return pa.Table.from_batches(made, self.schema)
 
 
-# --- reading -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class CellReader:
     """A reader of the cells of one file."""

@@ -118,9 +118,6 @@ def _identity(destination: str) -> Stamp | None:
     return Place(None, path).stamp() or ()
 
 
-# --- files and pipes -----------------------------------------------------------------------------
-
-
 @contextmanager
 def open_input(source: str) -> Iterator[Any]:
     """Yield what the library reads for a SOURCE."""

@@ -196,9 +196,6 @@ _FILE_PARAMETERS = {
 }  # fmt: skip
 
 
-# --- changes of a master key ---
-
-
 def admin_method(client: Any, method: str) -> Any:
     """Return the method of a client that manages master keys."""
     bound_method = getattr(client, method, None)

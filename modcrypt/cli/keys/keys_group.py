@@ -67,9 +67,6 @@ def keys() -> None:
     """
 
 
-# --- master keys ---------------------------------------------------------------------------------
-
-
 @keys.command(epilog=_CREATE_EXAMPLE)
 @click.argument("key_id", metavar="ID")
 @service_options

@@ -82,9 +82,6 @@ audit_option = shared_option(
 )
 
 
-# --- what they mean ------------------------------------------------------------------------------
-
-
 def service_settings(
     options: dict[str, Any], *, needed: bool = False, **more: Any
 ) -> Settings | None:
@@ -238,9 +235,6 @@ def passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:
 def runs_on_spark() -> bool:
     """Return whether the running command has the option --spark."""
     return click.get_current_context().params.get("spark_master") is not None
-
-
-# --- which options are given ---------------------------------------------------------------------
 
 
 def refuse(parameters: Collection[str], why: str) -> None:

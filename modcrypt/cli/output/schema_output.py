@@ -73,9 +73,6 @@ def _key_of_chunk(chunk: ThriftStruct | None) -> tuple[str | None, str | None]:
     return COLUMN_KEY, material.master_key_id if isinstance(material, KeyMaterial) else None
 
 
-# --- the Arrow schema -----------------------------------------------------------------------------
-
-
 def fields_of(schema: pa.Schema, partitions: pa.Schema) -> list[dict[str, Any]]:
     """Return the fields of an Arrow schema, and those in folder names, as values for JSON."""
     return [
@@ -104,8 +101,6 @@ def arrow_rows(
         for column in inside if len(keys) > 1 else ():
             yield f"  {column.path}", column.kind, None, column.under
 
-
-# --- the Parquet schema ---------------------------------------------------------------------------
 
 _REPETITIONS = {0: "required", 1: "optional", 2: "repeated"}
 

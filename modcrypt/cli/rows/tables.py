@@ -48,7 +48,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
     from modcrypt.parquet.arrow.parquet_file import ParquetFile
 
-# --- options that they share ---------------------------------------------------------------------
 
 _file_options = combine_options(
     decryption_options,
@@ -113,8 +112,6 @@ class _Reading:
         return arguments
 
 
-# --- schema --------------------------------------------------------------------------------------
-
 _SCHEMA_EXAMPLE = """\b
 Examples: with only the footer key; with a keyring, in Parquet's form
   modcrypt schema --key file:footer.key orders.enc.parquet
@@ -169,8 +166,6 @@ def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> Non
         print_line(format_table(titles, arrow_rows(fields, columns), left=(0, 1, 2, 3)))
 
 
-# --- head ----------------------------------------------------------------------------------------
-
 _HEAD_EXAMPLE = """\b
 Examples: the first five rows of two columns; rows of one day
   modcrypt head -n 5 --columns id,price --key file:footer.key \\
@@ -223,8 +218,6 @@ def _read_schema(read: _Reading, arguments: dict[str, Any]) -> pa.Schema:
     nothing = {**arguments, "filters": pc.scalar(False)}
     return modcrypt.read_table(read.where, read.properties, **nothing, **read.parts).schema
 
-
-# --- cat -----------------------------------------------------------------------------------------
 
 _CAT_EXAMPLE = """\b
 Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow stream

@@ -50,9 +50,6 @@ Examples: all keys and what they open; files under one key
   modcrypt iceberg tree --kms file:lake.keyring --protected-by lake lake/orders"""
 
 
-# --- verify --------------------------------------------------------------------------------------
-
-
 @verb(epilog=_VERIFY_EXAMPLE)
 @table_argument
 @option(
@@ -125,9 +122,6 @@ def _print_verification(verification: TableVerification) -> None:
         print_list(heading, list(lines))
     print_list("Unused keys:", verification.unused_keys)
     print_list("Orphan files:", [orphan.path for orphan in verification.orphans or ()])
-
-
-# --- tree ----------------------------------------------------------------------------------------
 
 
 @verb(epilog=_TREE_EXAMPLE)

@@ -85,9 +85,6 @@ def iceberg() -> None:
     """
 
 
-# --- listings ------------------------------------------------------------------------------------
-
-
 @iceberg.command(epilog=_KEYS_EXAMPLE)
 @table_argument
 @listing_options
@@ -141,8 +138,6 @@ def _print_listing(listing: pa.Table, as_json: bool) -> None:
 def _format_value(value: Any) -> Any:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
-
-# --- rows ----------------------------------------------------------------------------------------
 
 _TABLE_ROWS = 10  # default number of rows in the format table
 

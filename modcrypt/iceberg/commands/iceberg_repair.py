@@ -180,9 +180,6 @@ def remove_orphans(
     return int(bool(done.left))
 
 
-# --- purge ---------------------------------------------------------------------------------------
-
-
 @verb(epilog=_PURGE_EXAMPLE)
 @table_argument
 @option(

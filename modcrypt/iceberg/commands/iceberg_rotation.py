@@ -55,8 +55,6 @@ snapshots of a week, and the last 9
   modcrypt iceberg expire --kms file:lake.keyring --keep 8744736658442914487 --yes lake/orders
   modcrypt iceberg expire --kms file:lake.keyring --older-than 7d --keep-last 9 --yes lake/orders"""
 
-# --- rotate --------------------------------------------------------------------------------------
-
 
 @verb(epilog=_ROTATE_EXAMPLE)
 @click.argument("what", metavar="mek|kek|dek", type=click.Choice(["mek", "kek", "dek"]))
@@ -201,9 +199,6 @@ def _print_rotation(done: TableRotation, as_json: bool) -> None:
         click.echo(f"modcrypt: {printable(use_option_names(done.advice))}", err=True)
 
 
-# --- prune ---------------------------------------------------------------------------------------
-
-
 @verb(epilog=_PRUNE_EXAMPLE)
 @table_argument
 @table_options
@@ -227,9 +222,6 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     entries = format_count(len(done.entries), "key of a manifest list")
     kept = format_count(done.kept, "key")
     print_line(f"{keks} and {entries} {verb}, {done.saved:,} bytes; {kept} kept")
-
-
-# --- expire --------------------------------------------------------------------------------------
 
 
 @verb(epilog=_EXPIRE_EXAMPLE)

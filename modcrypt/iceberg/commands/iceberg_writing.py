@@ -119,9 +119,6 @@ _NEW_TABLE_PARAMETERS = (
 )  # fmt: skip
 
 
-# --- create --------------------------------------------------------------------------------------
-
-
 @verb(epilog=_CREATE_EXAMPLE)
 @table_argument
 @option("--like FILE", required=True, help="Parquet file that defines the columns.")
@@ -192,9 +189,6 @@ def _partition_spec(partitions: Sequence[str], schema: pa.Schema) -> PartitionSp
     return PartitionSpec(*fields)
 
 
-# --- append --------------------------------------------------------------------------------------
-
-
 @verb(epilog=_APPEND_EXAMPLE)
 @table_argument
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
@@ -236,9 +230,6 @@ def _open_parquet(file: str) -> Any:
         return ds.dataset(path, filesystem=as_arrow(filesystem), format="parquet")
     except FileNotFoundError:  # PyArrow's message is only the path
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file) from None
-
-
-# --- encrypt -------------------------------------------------------------------------------------
 
 
 @verb(epilog=_ENCRYPT_EXAMPLE)

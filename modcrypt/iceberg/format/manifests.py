@@ -260,9 +260,6 @@ def _check_values(values: Values, where: str) -> None:
     _typed_value(row, "key_metadata", bytes, where, otherwise=None)
 
 
-# --- fields by their ids -------------------------------------------------------------------------
-
-
 def _field(schema: Mapping[str, Any], field_id: int) -> Any:
     return next((field for field in schema["fields"] if _id(field) == field_id), None)
 

@@ -87,8 +87,6 @@ class KeyResolver:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a KeyResolver can't be pickled: create one in each process")
 
-    # --- finding --------------------------------------------------------------------------------
-
     def keks(self, metadata: TableMetadata) -> dict[str, IcebergKey]:
         """Return the KEKs of a table by id: those in its metadata, then its own in the store.
 
@@ -143,8 +141,6 @@ class KeyResolver:
         if self.master_key_ids is not None and key.master_key_id not in self.master_key_ids:
             raise _unexpected_master_key(key.id, key.master_key_id)
 
-    # --- opening --------------------------------------------------------------------------------
-
     def open_key(self, key: IcebergKey) -> OpenKey:
         """Return an IEK, unwrapped; ask the key service once per hour for each IEK."""
         return self._open.get((key.id, key.wrapped), lambda: self._unwrap(key))
@@ -167,8 +163,6 @@ class KeyResolver:
                 raise
         self._check_expected(fresh)
         return self.masters.open_key(fresh)
-
-    # --- manifest lists -------------------------------------------------------------------------
 
     def decrypt_entry(self, entry: EncryptedKey, metadata: TableMetadata) -> StandardKeyMetadata:
         """Decrypt a manifest list's key metadata; raise KeyRetrievalError if impossible."""
@@ -202,8 +196,6 @@ class KeyResolver:
         """Encrypt the key metadata of a new manifest list as a new entry of `encryption-keys`."""
         properties = {} if opened.key.is_double else {WRAPPING: "single"}
         return EncryptedKey(new_key_id(), opened.encrypt(metadata), opened.key.id, properties)
-
-    # --- in manifests ---------------------------------------------------------------------------
 
     @hide_frames
     def open_metadata(self, data: bytes, metadata: TableMetadata) -> StandardKeyMetadata:

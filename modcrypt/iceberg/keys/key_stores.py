@@ -243,9 +243,6 @@ def _sqlite_errors(path: str) -> Iterator[None]:
     raise FormatError(f"{path}: not a key store, or a damaged one ({name})")
 
 
-# --- KEKs in both stores -------------------------------------------------------------------------
-
-
 def _by_id(keys: Iterable[IcebergKey]) -> dict[str, IcebergKey]:
     keks: dict[str, IcebergKey] = {}
     for key in keys:

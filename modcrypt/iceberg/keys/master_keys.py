@@ -284,9 +284,6 @@ class MasterKeys:
             raise
 
 
-# --- wrapped keys as bytes and as text -----------------------------------------------------------
-
-
 def wrapped_bytes(text: str) -> bytes:
     """Return a wrapped key in the form that tables store.
 

@@ -167,8 +167,6 @@ def _overlaps(lower: bytes | None, upper: bytes | None, ranges: tuple[range, ...
     return any(first < each.stop and last >= each.start for each in ranges)
 
 
-# --- statistics of data files --------------------------------------------------------------------
-
 Test = Callable[[list[Values]], list[bool]]
 """A function that returns which files may have matching rows, by the values of their entries."""
 
@@ -312,9 +310,6 @@ class _ByColumn:
 
     def __contains__(self, column: int) -> bool:
         return self.get(column) is not None
-
-
-# --- pyiceberg's classes -------------------------------------------------------------------------
 
 
 def _as_manifest(manifest: ManifestFile, partition: StructType) -> PyManifestFile:

@@ -82,9 +82,6 @@ def drop_positions(batch: RowBatch, deleted: BitMap64) -> pa.RecordBatch:
     return rows.filter(bits.cast(pa.bool_()))
 
 
-# --- deletion vectors ----------------------------------------------------------------------------
-
-
 def _read_data_file_vector(walk: Walk, entry: FileEntry, data: FileEntry) -> BitMap64:
     """Read the deletion vector of a data file: only its part of the Puffin file."""
     start, size = place_of_vector(entry)
@@ -120,9 +117,6 @@ def read_vector(blob: bytes, entry: FileEntry) -> BitMap64:
             f"{entry.record_count}"
         )
     return bitmap
-
-
-# --- position delete files -----------------------------------------------------------------------
 
 
 def _read_position_deletes(walk: Walk, entry: FileEntry) -> Mapping[str, BitMap64]:

@@ -127,7 +127,6 @@ def _is_written_by_iceberg(tail: bytes, keys: StandardKeyMetadata) -> bool:
     )
 
 
-# --- objects that PyArrow's threads hold ---------------------------------------------------------
 #
 # A thread of PyArrow may be the last to hold a file object or a buffer, a moment after the work
 # that needed it is done. Releasing it requires the interpreter. If the interpreter is shutting

@@ -144,8 +144,6 @@ class Planner:
         live = (entry for entry in entries if entry.status != DELETED)
         return live if leaves_out is None else itertools.filterfalse(leaves_out, live)
 
-    # --- pruning --------------------------------------------------------------------------------
-
     def _may_match(self, manifest: ManifestFile) -> bool:
         if self._is_all:
             return True
@@ -253,9 +251,6 @@ class _Shortening:
         key = entry.spec_id, repr(entry.partition)
         partition = self._shared.setdefault(key, entry.partition)
         return entry.shorten(partition)
-
-
-# --- deletes -------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, slots=True)

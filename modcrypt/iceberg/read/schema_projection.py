@@ -188,8 +188,6 @@ class Projection:
             return batch.select([])
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    # --- values ---------------------------------------------------------------------------------
-
     def _find_fields(
         self, wanted: Iterable[NestedField], source: Sequence[pa.Field], shown: Iterable[pa.Field]
     ) -> Iterator[tuple[int | None, Callable[..., pa.Array]]]:

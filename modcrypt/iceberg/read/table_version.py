@@ -215,9 +215,6 @@ class TableVersion:
         return ref
 
 
-# --- older versions ------------------------------------------------------------------------------
-
-
 _LASTING = frozenset({
     errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR,
     errno.ENXIO, errno.EPERM,

@@ -74,8 +74,6 @@ class Walk:
         """Return whether a data or delete file is erased, so that its key is gone on purpose."""
         return self.leaves_out is not None and self.leaves_out(entry)
 
-    # --- keys -----------------------------------------------------------------------------------
-
     def list_keys(self, snapshot: Snapshot) -> StandardKeyMetadata | None:
         """Return the key metadata of a snapshot's manifest list; None if it is in plaintext.
 
@@ -125,8 +123,6 @@ class Walk:
                 f"{what}, but this table must be encrypted: it was written without a key, or "
                 "its key was removed so that plaintext is read"
             )
-
-    # --- files ----------------------------------------------------------------------------------
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """Read a snapshot's manifest list.

@@ -178,9 +178,6 @@ def _without(table: IcebergTable, ids: Collection[str]) -> IcebergTable:
     )
 
 
-# --- finding keys --------------------------------------------------------------------------------
-
-
 class _DoubtfulKeyError(KeyMaterialError):
     """A KEK in an older version is under a master key that only an unsigned file names."""
 
@@ -269,9 +266,6 @@ def _check_expected(table: IcebergTable, kek: IcebergKey) -> None:
         )
     if name not in expected:
         raise KeyMaterialError(f"the lost KEK {kek.id!r} is under the unexpected {name!r}")
-
-
-# --- dropping snapshots --------------------------------------------------------------------------
 
 
 def _drop(metadata: TableMetadata, lost: set[int], newest: Snapshot) -> TableMetadata:

@@ -162,8 +162,6 @@ def _is_gone(table: IcebergTable, location: str) -> bool:
     return False
 
 
-# --- calls of the key service --------------------------------------------------------------------
-
 _CALLS = ("wrap", "unwrap", "rewrap", "wrap_many", "unwrap_many", "rewrap_many")
 
 

@@ -201,7 +201,6 @@ def _check_none_lost(table: IcebergTable, what: Rotated) -> None:
         )
 
 
-# --- rotations in a REST catalog -----------------------------------------------------------------
 #
 # The protocol compares branches, but no keys and no master key. So the server accepts two rotations
 # of one version, which leave KEKs under two master keys, and an append that brings back a KEK which

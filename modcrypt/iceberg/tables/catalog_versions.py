@@ -180,8 +180,6 @@ class CatalogVersions:
         self._check_namespace()
         return self._pointer.default_location()
 
-    # --- the catalog ----------------------------------------------------------------------------
-
     @property
     def _pointer(self) -> Pointer:
         return pointer_of(self.catalog, self.identifier)

@@ -149,8 +149,6 @@ class DataScan(FactSheet):
             ("Limit", "none" if limit is None else str(limit)),
         ]
 
-    # --- other selections -----------------------------------------------------------------------
-
     def use_ref(self, name: str) -> DataScan:
         """Return a scan of a branch or tag; raise ValueError if a snapshot is already chosen."""
         if self._selection.snapshot is not None:
@@ -186,8 +184,6 @@ class DataScan(FactSheet):
 
     def _changed(self, **members: Any) -> DataScan:
         return DataScan(self._source, replace(self._selection, **members))
-
-    # --- rows -----------------------------------------------------------------------------------
 
     @property
     def schema(self) -> pa.Schema:
@@ -252,8 +248,6 @@ class DataScan(FactSheet):
     @cached_property
     def _table(self) -> pa.Table:
         return pa.Table.from_batches(self._batches(), self.schema)
-
-    # --- as a table of Arrow --------------------------------------------------------------------
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the rows as a stream of Arrow's C interface."""

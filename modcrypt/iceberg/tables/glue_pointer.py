@@ -134,9 +134,6 @@ def _names(entry: Mapping[str, Any], location: str) -> bool:
     return is_iceberg(parameters) and parameters.get(METADATA_LOCATION) == location
 
 
-# --- entries, as Java and pyiceberg write them ----------------------------------------------------
-
-
 def make_table_input(
     entry: Mapping[str, Any], metadata: TableMetadata, location: str, previous: str | None = None
 ) -> dict[str, Any]:
@@ -173,9 +170,6 @@ def _columns(metadata: PyTableMetadata, known: Iterable[Mapping[str, Any]]) -> l
 def _cut(text: str, limit: int) -> str:
     """Return the beginning of a text on one line, as Glue accepts it."""
     return " ".join(text.split()).encode()[:limit].decode(errors="ignore")
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 class _GlueError(OSError):

@@ -174,8 +174,6 @@ class Copy:
             entries, snapshots=snapshots, next_row_id=self.next_row_id, **self._snapshot_members()
         )
 
-    # --- files ----------------------------------------------------------------------------------
-
     def _copy_files(self, live: Mapping[str, FileEntry]) -> None:
         pool = ThreadPoolExecutor(_THREADS)
         try:
@@ -203,8 +201,6 @@ class Copy:
     def _copy_file(self, entry: FileEntry, name: str) -> MovedFile:
         length = self.target.metadata.key_length
         return encrypt_file(self.files, self.contents.walk, entry, name, self._rename, length)
-
-    # --- manifests and snapshots ----------------------------------------------------------------
 
     def _write_snapshot(
         self, snapshot: Snapshot, opened: OpenKey

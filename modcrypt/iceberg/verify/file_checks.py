@@ -69,8 +69,6 @@ class _FileCheck:
     def _tell(self, word: str, message: str) -> None:
         self.report.note(word, message, self._location)
 
-    # --- keys -----------------------------------------------------------------------------------
-
     def _read_agreed_keys(self) -> StandardKeyMetadata | None:
         """Return the key metadata of the file; report if the manifests that name it disagree."""
         entry, entries = self._entry, self._reached.entries
@@ -89,8 +87,6 @@ class _FileCheck:
         if entry.file_format != "PUFFIN" and len({each.record_count for each in entries}) > 1:
             self._tell("format", "two manifests have different numbers of rows for it")
         return found
-
-    # --- formats --------------------------------------------------------------------------------
 
     def _check_plain(self) -> None:
         """Check a file without key metadata, where plaintext is accepted."""

@@ -62,8 +62,6 @@ class KeyChecks:
     files: Counter[str] = field(default_factory=Counter)
     unused: tuple[str, ...] = ()  # ids of `encryption-keys` that nothing uses
 
-    # --- KEKs -----------------------------------------------------------------------------------
-
     def check_keks(self, jobs: int) -> None:
         """Find the KEKs of the table, unwrap them, and check their master keys and ages."""
         for key_id in self.metadata.kek_ids():
@@ -187,8 +185,6 @@ class KeyChecks:
             newest[key.id] = answers[place]
         return newest
 
-    # --- uses -----------------------------------------------------------------------------------
-
     def count_uses(self, inventory: Inventory, *, whole: bool) -> None:
         """Count the uses of keys; if the inventory is not `whole`, KEKs may have unknown uses."""
         keys, snapshots = self.metadata.keys, self.metadata.snapshots
@@ -220,8 +216,6 @@ class KeyChecks:
                     f'nonces allows {invocations.INVOCATION_LIMIT:,}: rotate "kek"'
                 )
                 self.report.note("key-uses", message, warning=True)
-
-    # --- reuse ----------------------------------------------------------------------------------
 
     def compare_marks(self, inventory: Inventory) -> None:
         """Report files that share a key or AAD prefix, and files whose key is a KEK."""

@@ -30,9 +30,6 @@ PAGE_BRANCHES = 60  # maximum number of branches of one kind under a node of the
 PAGE_NODES = 4_000  # maximum number of nodes in the tree
 
 
-# --- the lines of the tree -----------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Node:
     """A line of the tree."""
@@ -218,9 +215,6 @@ def _total_size(files: Iterable[TreeFile]) -> int:
     return sum(file.size for file in files)
 
 
-# --- text ----------------------------------------------------------------------------------------
-
-
 def draw_text(tree: KeyTreeNodes, limit: int) -> str:
     """Draw a tree for a terminal; see `KeyTree.to_text`."""
     plan = _TreeLayout(tree, max(1, limit), PAGE_NODES)
@@ -251,9 +245,6 @@ def _draw_lines(node: Node, first: str, below: str) -> Iterator[str]:
         yield below + ("└─ " if number == ends else "├─ ") + text
 
 
-# --- the page ------------------------------------------------------------------------------------
-
-
 def draw_page(tree: KeyTreeNodes) -> str:
     """Draw a tree as a page."""
     layout = _TreeLayout(tree, PAGE_BRANCHES, PAGE_NODES)
@@ -267,8 +258,6 @@ def draw_page(tree: KeyTreeNodes) -> str:
         keks=[(kek, layout.hues[kek.id], layout.size_beneath(kek)) for kek in tree.keks],
     )
 
-
-# --- the picture ---------------------------------------------------------------------------------
 
 MOST = 14  # maximum number of boxes in a column; the last one represents all others
 

@@ -206,9 +206,6 @@ def _key_facts(by: tuple[str, bool] | None, encrypted: bytes | None) -> dict[str
     return {"sealed_by": id_, "single": single, "version": version}
 
 
-# --- what a key protects -------------------------------------------------------------------------
-
-
 def _find_protected(tree: KeyTree, key_id: str, version: str | None) -> Iterator[ProtectedFile]:
     """Yield the files that a key protects; some may also be reached with another key."""
     keks = {kek.id: kek for kek in tree.keks}

@@ -70,9 +70,6 @@ def check_orphans(
     return _FolderCheck(table, folder, stored, report, jobs).find_orphans(inventory)
 
 
-# --- the folder ----------------------------------------------------------------------------------
-
-
 def list_stored(folder: Place) -> list[StrayFile]:
     """Return all files below a folder, including hidden ones; raise if it cannot be listed."""
     found: list[StrayFile] = []
@@ -215,8 +212,6 @@ class _FolderCheck:
         if self.table.place.filesystem is not None:
             return path
         return posixpath.join(self.real(posixpath.dirname(path)), posixpath.basename(path))
-
-    # --- metadata -------------------------------------------------------------------------------
 
     def _check_log(self) -> None:
         missing = []

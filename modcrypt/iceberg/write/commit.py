@@ -239,7 +239,6 @@ def successor(new: TableMetadata, *, of: TableVersion) -> TableMetadata:
     return new.with_members(metadata_log=log[max(0, len(log) - max_logged) :], last_updated_ms=now)
 
 
-# --- merged commits ------------------------------------------------------------------------------
 #
 # A REST catalog compares branches, but no master key. So it accepts a snapshot that was written
 # before another writer rotated the table to another master key, and readers refuse its KEK.

@@ -146,8 +146,6 @@ class DataWriter:
             pool.shutdown(cancel_futures=True)  # waits for files that are being written
         return files
 
-    # --- splitting rows into files --------------------------------------------------------------
-
     def _read_lots(self, data: Data, cells: Any) -> Iterator[pa.Table]:
         """Yield the data, in cells if they have a writer, as tables that each fit in memory."""
         if isinstance(data, pa.Table):
@@ -177,8 +175,6 @@ class DataWriter:
             )
         ]
         return [table for table, _ in parts], [key for _, key in parts]
-
-    # --- files ----------------------------------------------------------------------------------
 
     def _write_file(
         self, notes: Mapping[str, bytes], rows: pa.Table, key: PartitionKey | None

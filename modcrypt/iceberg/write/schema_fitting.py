@@ -165,9 +165,6 @@ def _project(rows: pa.Table, wanted: Schema, projection: Projection) -> pa.Table
     return pa.Table.from_batches(batches, arrow_schema(wanted))
 
 
-# --- arrays for Parquet's writer -----------------------------------------------------------------
-
-
 def _match_field(array: pa.Array, field: pa.Field, there: pa.Array | None) -> pa.Array:
     """Return values with the type of a field with ids, and without nulls in required fields.
 
@@ -203,9 +200,6 @@ def _fill_nulls(array: pa.Array) -> pa.Array:
         return pa.ExtensionArray.from_storage(array.type, _fill_nulls(array.storage))
     rest = array.buffers()[1:]
     return pa.Array.from_buffers(array.type, len(array), [None, *rest], 0, array.offset)
-
-
-# --- field ids -----------------------------------------------------------------------------------
 
 
 def _without_ids(given: pa.Field) -> pa.Field:

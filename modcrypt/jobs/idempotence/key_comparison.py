@@ -236,9 +236,6 @@ def _compare_wrapping(policy: Policy, master_key_id: str, key: WrappedKey) -> st
     return None
 
 
-# --- facts about the keys of a file --------------------------------------------------------------
-
-
 class ExternalMaterial:
     """The external key material of a file, read when a key needs it."""
 

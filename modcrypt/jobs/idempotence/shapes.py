@@ -116,9 +116,6 @@ def find_plaintext_difference(place: Place, shape: Shape | None) -> Difference |
     return None if why is None else Difference(why)
 
 
-# --- masks ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ExpectedMasks:
     """The expected masks of a file that is masked in place, without a source to compare with."""

@@ -75,9 +75,6 @@ def criteria_of(columns: Iterable[str], master_keys: Iterable[str], everything: 
     return criteria
 
 
-# --- one file's keys -----------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Chosen:
     """The selected keys of one file."""
@@ -206,9 +203,6 @@ def _check_keys_not_shared(meant: list[ColumnUse], seen: KeyUses) -> None:
 def _wrapped_dek_of(metadata: bytes) -> str | None:
     material = try_decode_metadata(metadata)
     return material.wrapped_dek if isinstance(material, KeyMaterial) else None
-
-
-# --- external key material -----------------------------------------------------------------------
 
 
 def remove_chosen_entries(

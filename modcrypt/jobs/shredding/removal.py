@@ -118,9 +118,6 @@ def _restore_columns(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"columns": tuple(map(str, names)) if isinstance(names, list) else ()}
 
 
-# --- master keys ---------------------------------------------------------------------------------
-
-
 def end_master_keys(
     tools: KeyTools, master_keys: Iterable[str], failed: int, *, dry_run: bool
 ) -> list[ShreddedFile]:

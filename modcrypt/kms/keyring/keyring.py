@@ -129,8 +129,6 @@ class Keyring(UnpicklableClient):
     def __repr__(self) -> str:
         return f"Keyring({self.path!r})"
 
-    # --- as a KmsClient ---
-
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key of 16, 24 or 32 bytes under the master key's newest version."""
@@ -180,8 +178,6 @@ class Keyring(UnpicklableClient):
                 newest.cipher.decrypt_block(block, local_aad(master_key_id, b""))
                 return True
         return None  # wrapped by an older version, or bound to AAD, which is unknown here
-
-    # --- as a KeyAdmin ---
 
     @hide_frames
     def create_key(
@@ -301,8 +297,6 @@ class Keyring(UnpicklableClient):
         ask = _check_protection(passphrase, plaintext)
         key = self._states.passphrase_keys.make(ask, SCRYPT_N)
         self._states.update(lambda masters: None, (ask, key))
-
-    # --- the file ---
 
     def _find_master(self, master_key_id: str) -> Master:
         master = self._states.current().masters.get(master_key_id)

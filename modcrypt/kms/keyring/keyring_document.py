@@ -67,8 +67,6 @@ def is_id(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= MAX_ID and value.isprintable()
 
 
-# --- master keys ---------------------------------------------------------------------------------
-
 _DISABLED = "is disabled in the keyring; modcrypt keys enable undoes it"
 
 
@@ -219,9 +217,6 @@ def decode_keys(keys: Any) -> dict[str, Master]:
 def _check_count(masters: Mapping[str, Master]) -> None:
     if sum(len(master.versions) for master in masters.values()) > MAX_VERSIONS:
         raise KeyMaterialError(f"more than {MAX_VERSIONS} versions of master keys")
-
-
-# --- the whole file ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,6 @@ class PassphraseKeys:
             raise KeyAccessDeniedError(f"the keyring {self._path}: {error}") from None
 
 
-# --- references to the passphrase ----------------------------------------------------------------
-
-
 def check_passphrase_reference(reference: str) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
     check_reference(reference, "passphrase", PASSPHRASE_KINDS)

@@ -99,9 +99,6 @@ def _suite(kind: str) -> Suite:
     return Suite(kem, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
 
-# --- X25519, and ML-KEM-768 with X25519: both keys, ML-KEM's first --------------------------------
-
-
 @hide_frames
 def _generate_x25519() -> bytes:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey

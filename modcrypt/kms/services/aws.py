@@ -123,8 +123,6 @@ class AwsKms(UnpicklableClient):
     def __repr__(self) -> str:
         return f"AwsKms({self.region})"
 
-    # --- methods of `KmsClient` ------------------------------------------------------------------
-
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under KMS's newest key material; see `KmsClient.wrap`."""
@@ -155,8 +153,6 @@ class AwsKms(UnpicklableClient):
         }
         answer = self._request_with_source("re_encrypt", request, "SourceKeyId", master_key_id)
         return _encode_blob(answer)
-
-    # --- aliases ---------------------------------------------------------------------------------
 
     def _request_with_source(
         self, operation: str, request: dict[str, Any], member: str, master_key_id: str
@@ -195,8 +191,6 @@ class AwsKms(UnpicklableClient):
             self._accounts[alias] = arn["account"]
         return self._accounts[alias]
 
-    # --- signing ---------------------------------------------------------------------------------
-
     def find_signer(self, key_id: str) -> ServiceSigner:
         """Return a key that signs, of two specs; see `client.find_signer`."""
         name = self._check_target(key_id, "signing key")
@@ -223,8 +217,6 @@ class AwsKms(UnpicklableClient):
         answer = self._kms.request("sign", request, key_id, kind="signing key")
         signature: bytes = require_member(answer, "Signature", bytes)
         return signature
-
-    # --- methods of `KeyAdmin` -------------------------------------------------------------------
 
     def create_key(self, master_key_id: str) -> MasterKey:
         """Create a master key (SYMMETRIC_DEFAULT, AES-256) and its alias, `alias/NAME` or NAME.
@@ -356,9 +348,6 @@ class AwsKms(UnpicklableClient):
                 f"aws-kms://?region={arn['region']} to use keys of several accounts"
             )
         return master_key_id
-
-
-# --- small helpers -------------------------------------------------------------------------------
 
 
 def _format_alias(name: str) -> str:

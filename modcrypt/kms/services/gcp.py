@@ -224,8 +224,6 @@ def _find_delay(error: Exception) -> float | None:
     return None
 
 
-# --- the log of Google's client, which has requests and answers, with keys, at level DEBUG --------
-
 _LOGGERS = tuple(
     f"google.cloud.kms_v1.services.key_management_service.transports.{name}"
     for name in ("grpc", "rest")
@@ -234,9 +232,6 @@ _LOGGERS = tuple(
 
 def _holds_no_key(record: logging.LogRecord) -> bool:
     return not str(getattr(record, "rpcName", "")).endswith(("Encrypt", "Decrypt"))
-
-
-# --- CRC-32C -------------------------------------------------------------------------------------
 
 
 _TABLE = list(range(256))

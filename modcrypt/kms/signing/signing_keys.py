@@ -191,9 +191,6 @@ def check_verifying_keys(keys: Iterable[VerifyingKey]) -> dict[str, VerifyingKey
     return {key.hex_id: key for key in given}
 
 
-# --- references to keys --------------------------------------------------------------------------
-
-
 def names_service(reference: str) -> bool:
     """Return whether a reference is the URI of a key in a key service."""
     return reference.partition(":")[0].lower() in SERVICES

@@ -171,9 +171,6 @@ def read_record(declaration: str) -> LeakRecord:
     return record
 
 
-# --- fingerprints of data keys --------------------------------------------------------------------
-
-
 def fingerprint_location(location: str) -> bytes:
     """Return a fingerprint for the data key of a file of a table, which no other file replaces."""
     name = location.encode("utf-8", "surrogateescape")

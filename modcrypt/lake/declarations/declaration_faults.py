@@ -72,8 +72,6 @@ class FaultList:
         return found + [DeclarationFault(None, f"and {more:,} more mistakes")] * (more > 0)
 
 
-# --- the lines of members, which `tomllib` does not report ----------------------------------------
-
 _PART = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[\w-]+)"
 _NAMES = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
 _HEADER = re.compile(rf"[ \t]*\[\[?[ \t]*({_NAMES})[ \t]*\]")

@@ -216,8 +216,6 @@ class _DatasetParsing(Members):
             former_recipients=former, erased=erased,
         )  # fmt: skip
 
-    # --- members of its own ----------------------------------------------------------------------
-
     def _parse_location(self, own: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return the folder or file, and the pattern of the files that belong to the dataset."""
         location, include = own.get("location"), own.get("include")
@@ -287,8 +285,6 @@ class _DatasetParsing(Members):
             found["subjects"] = resolve_vault(vault, (self.inclusions.folder / name).parent)
         return found
 
-    # --- columns and keys ------------------------------------------------------------------------
-
     def _parse_rules(
         self, values: Mapping[str, Any]
     ) -> Iterator[tuple[str | None, tuple[ColumnRule, ...]]]:
@@ -357,8 +353,6 @@ class _DatasetParsing(Members):
             for message in str(error).removeprefix("invalid policy: ").split("; "):
                 member = message.split(" ", 1)[0]
                 self.fault(member if member in POLICY_MEMBERS else (), message)
-
-    # --- previous keys and rotation --------------------------------------------------------------
 
     def _parse_previous(
         self, rules: Mapping[str | None, Any], members: Mapping[str, Any]

@@ -160,9 +160,6 @@ def is_gone(error: BaseException, *, is_destroyed: bool) -> bool:
     return refused or isinstance(error, KeyNotFoundError)
 
 
-# --- statements in files -------------------------------------------------------------------------
-
-
 def list_erasure_faults(given: Mapping[str, Any], partitions: Iterable[str] | None) -> list[str]:
     """Return the faults of a statement, whose members have the right kinds or not.
 

@@ -148,8 +148,6 @@ class DatasetPolicies:
             return root.below(inside)
         return root if place.resolve() == root.resolve() else None
 
-    # --- policies --------------------------------------------------------------------------------
-
     def policy(self, path: str, columns: FileColumns | None) -> Policy:
         """Return the policy of a file, given its path inside the dataset and its columns.
 
@@ -191,8 +189,6 @@ class DatasetPolicies:
     def new_keys(self, policy: Policy) -> NewKeys:
         """Return the keys that a file under a policy must have, to compare files with."""
         return self._new_keys.get(id(policy), lambda: (policy, NewKeys(self.encryption(policy))))[1]
-
-    # --- properties ------------------------------------------------------------------------------
 
     def encryption(self, policy: Policy) -> KeyedEncryption:
         """Return the properties that encrypt files by a policy."""
@@ -340,9 +336,6 @@ class DatasetPolicies:
         """The declared algorithm, and previous ones."""
         declared = self.dataset.members.get("encryption_algorithm", GCM_V1)
         return (declared, *self.dataset.previous.algorithms)
-
-
-# --- the columns of a file, and whether it is encrypted, by its footer ---------------------------
 
 
 def read_columns(

@@ -79,9 +79,6 @@ def find_replacements(dataset: AnyDataset, key: str) -> frozenset[str]:
     return frozenset({newest, *(old for old, new in replaced.items() if new == newest)} - {key})
 
 
-# --- checks of keys before anything is compared or written ---------------------------------------
-
-
 def check_known(
     choices: Iterable[KeyChoice], masters: Mapping[str, MasterKey], others: Collection[str],
     list_uses: Callable[[], Iterable[KeyUse]],

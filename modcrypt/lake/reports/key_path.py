@@ -187,8 +187,6 @@ class _Walk:
         word = "exposed" if state.state in EXPOSED else state.reason or "policy"
         return KeyStep(step="policy", ok=False, text=state.message, advice=_ADVICE.get(word, ""))
 
-    # --- one key ---------------------------------------------------------------------------------
-
     def _follow_key(self, metadata: bytes | None, column: str | None) -> Iterator[KeyStep]:
         what = "the footer" if column is None else f"column {column}"
         self._step, self._material = "data key", None

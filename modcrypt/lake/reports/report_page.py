@@ -85,9 +85,6 @@ def describe_count(name: str, number: int) -> str:
     return f"{number:,} {'not opened' if name == 'closed' else name}"
 
 
-# --- open tasks ----------------------------------------------------------------------------------
-
-
 def list_tasks(report: LakeReport) -> Iterator[dict[str, Any]]:
     """Yield what is to be done: dataset, text, number of files and a command that helps."""
     for row in report.datasets:
@@ -115,9 +112,6 @@ def _list_tasks(row: Mapping[str, Any]) -> Iterator[tuple[str, int | None, str]]
         yield "Files that include does not match", row["strays"], "modcrypt status --json"
     if row["not_verified"]:
         yield "Files not verified since they changed", row["not_verified"], _VERIFY
-
-
-# --- the time line, and which line of the record proves what -------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,9 +35,6 @@ Counts: TypeAlias = tuple[int, int, int]
 """Numbers of files that are as declared, erased, and neither."""
 
 
-# --- the picture of keys and datasets ------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class KeyPicture:
     """A grid: a row for each master key, a column for each dataset.
@@ -81,9 +78,6 @@ def draw_keys(report: LakeReport) -> KeyPicture:
         ) if count > limit
     ]  # fmt: skip
     return KeyPicture(datasets=report.datasets[:MAX_DATASETS], keys=keys[:MAX_KEYS], more=more)
-
-
-# --- runs ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +140,6 @@ def _count_states(row: Mapping[str, Any]) -> Counts:
     """Return how many files of a dataset are as declared, erased, and neither now."""
     good, erased = (row["states"].get(state, 0) for state in DECLARED)
     return good, erased, row["files"] - good - erased
-
-
-# --- the plot of runs ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

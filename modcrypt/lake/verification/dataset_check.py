@@ -234,9 +234,6 @@ def _report_strays(strays: Sequence[str], policies: DatasetPolicies) -> list[Fin
     return [Finding(word="stray", message=message + more, severity=severity)]
 
 
-# --- what files have in common -------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """Files that share a part of their AAD.
@@ -308,9 +305,6 @@ class FileSet:
     def close(self) -> None:
         """Remove the database."""
         self._database.close()
-
-
-# --- files that another dataset claims, too -------------------------------------------------------
 
 
 def find_overlaps(

@@ -111,8 +111,6 @@ def check_action(action: str) -> None:
         raise UnsupportedFormatError(f"the read restriction {action[:100]!r} is not known")
 
 
-# --- texts ---------------------------------------------------------------------------------------
-
 VISIBLE = 4  # number of code points that `show-first-4` and `show-last-4` leave
 
 
@@ -136,9 +134,6 @@ def _show_last(array: pa.Array) -> pa.Array:
 def _truncate(unit: str, array: pa.Array) -> pa.Array:
     """Set all below the unit to its minimum; times with a zone are in UTC."""
     return pc.floor_temporal(array, unit=unit).cast(array.type)
-
-
-# --- hashes --------------------------------------------------------------------------------------
 
 
 _SALTED = "sha-256-query-local"
@@ -184,9 +179,6 @@ _MASKS: dict[str, Any] = {
     ]
     for unit in ("year", "month")
 }
-
-
-# --- fixed values --------------------------------------------------------------------------------
 
 
 def _repeat(value: Any, kind: pa.DataType, array: pa.Array) -> pa.Array:

@@ -102,8 +102,6 @@ class ParquetFile(FactSheet):
             ("Columns", f"{self.open_file.leaf_count:,}"),
         ]
 
-    # --- metadata --------------------------------------------------------------------------------
-
     @property
     def open_file(self) -> OpenFile:
         """The opened and checked footer, with its keys."""
@@ -168,8 +166,6 @@ class ParquetFile(FactSheet):
         plan = self._session.select(None, None)
         metadata, _ = plain_metadata(plan, None, plan.footer.body_end)
         return self._session.decoder.open(make_footer_file(metadata)).metadata
-
-    # --- reading ---------------------------------------------------------------------------------
 
     def read(
         self,
@@ -271,8 +267,6 @@ class ParquetFile(FactSheet):
                 return Scan(self._session, request)
             scan: Scan = self._cells.scan(request)
             return scan
-
-    # --- closing ---------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the source, if it was opened here, after the last read. Idempotent."""

@@ -162,9 +162,6 @@ def _bitmap(values: pa.Array) -> pa.Buffer | None:
     return pa.concat_arrays([values.is_valid()]).buffers()[1] if values.null_count else None
 
 
-# --- nested values -------------------------------------------------------------------------------
-
-
 def _parts_of(kind: pa.DataType) -> list[pa.Field]:
     """Return the fields that nested values consist of; a map is a list of structs."""
     if pt.is_map(kind):

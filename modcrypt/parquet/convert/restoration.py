@@ -38,8 +38,6 @@ from modcrypt.runtime.log import LOGGER
 _LABEL = b"modcrypt restoration 1"
 """Begins with no module type of PME (0 to 9), so that no other module has this AAD."""
 
-# --- what is kept --------------------------------------------------------------------------------
-
 
 @dataclass(slots=True)
 class KeptPart:
@@ -218,9 +216,6 @@ class _Budget:
         if self._left < 0:
             raise LimitError(f"more than {MAX_KEPT >> 1} bytes to keep")
         return self.source.read_at(start, end - start) if start < end else b""
-
-
-# --- the module ----------------------------------------------------------------------------------
 
 
 def encrypt_kept(kept: Kept, keys: Sequence[Key], file_aad: bytes) -> bytes:

@@ -252,8 +252,6 @@ class OpenFile:
         found = self.find_kinds(columns)
         return [".".join(self.leaves[c]) for c, kinds in found.items() if PLAINTEXT in kinds]
 
-    # --- requirements of the caller --------------------------------------------------------------
-
     def _check_given_keys(self, wanted: list[int], ordinals: Sequence[int]) -> None:
         """Raise PlaintextError if all leaves that a given key covers are plaintext."""
         if not (keys := self.properties.column_keys):
@@ -306,8 +304,6 @@ class OpenFile:
     def _missing_key_error(self, missing: list[int], advice: str) -> KeyNotFoundError:
         names = [".".join(self.leaves[c]) for c in missing]
         return KeyNotFoundError(f"no key for column {list_names(names)}; {advice}", names[0])
-
-    # --- chunks ----------------------------------------------------------------------------------
 
     def find_kinds(
         self, columns: Iterable[int], row_groups: Sequence[int] | None = None

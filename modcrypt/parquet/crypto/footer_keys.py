@@ -91,8 +91,6 @@ def _column_name(own: ThriftStruct) -> str:
     return b".".join(own.path_in_schema).decode("utf-8", "replace")
 
 
-# --- use of keys ---------------------------------------------------------------------------------
-
 UnderKey: TypeAlias = Literal["plaintext", "footer key", "column key"]
 
 
@@ -182,9 +180,6 @@ def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
                 own.append(crypto.ENCRYPTION_WITH_COLUMN_KEY.key_metadata)
         known = frozenset(key_metadata for key_metadata in own if key_metadata)
         yield ColumnUse(path, frozenset(under), known, not all(own))
-
-
-# --- changing key metadata -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,9 +135,6 @@ def _read_masked_chunk(source: MemorySource, expected: Leaf) -> MaskedChunk | No
     return MaskedChunk(source, pages[0], metadata)
 
 
-# --- nested arrays -------------------------------------------------------------------------------
-
-
 def _mask_array(array: Any, mask: Mask) -> Any:
     kind = array.type
     if pa.types.is_struct(kind):
@@ -165,9 +162,6 @@ def _mask_array(array: Any, mask: Mask) -> Any:
 def _mask_field(field: Any, kind: Any, mask: Mask) -> Any:
     is_null = mask.gives_nulls and not pa.types.is_nested(kind)
     return pa.field(field.name, kind, field.nullable or is_null)
-
-
-# --- masks ---------------------------------------------------------------------------------------
 
 
 HASH_LABEL = b"modcrypt mask hash v1"

@@ -182,8 +182,6 @@ class _Check:
         if fault is not None:
             self.report.add_fault("writer-signature", fault, span.start, span.end)
 
-    # --- indexes and bloom filters ---------------------------------------------------------------
-
     def _open_part(self, part: Part) -> tuple[ThriftStruct, bytes | None] | tuple[None, None]:
         """Open and decode an index, or the header of a bloom filter, and return it with the bitset.
 
@@ -274,8 +272,6 @@ class _Check:
             message = f"{self.chunk.where}: the bloom filter lacks a value of the statistics"
             severity = self.checker.optional
             self.report.add_fault("format", message, span.start, span.end, module, severity)
-
-    # --- comparing metadata, indexes and pages ---------------------------------------------------
 
     def _compare_with_pages(
         self,

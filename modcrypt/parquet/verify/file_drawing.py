@@ -119,9 +119,6 @@ def _make_script_data(
     }, merged
 
 
-# --- names and numbers ---------------------------------------------------------------------------
-
-
 def _shorten_names(names: Sequence[str]) -> list[str]:
     limit = min(MAX_NAME, max(MIN_NAME, MAX_NAMES // max(1, len(names))))
     return [format_readable(name, limit) for name in names]
@@ -131,9 +128,6 @@ def _format_letters(key: int) -> str:
     """Return the letters of a key, numbered like spreadsheet columns: A to Z, AA, AB."""
     before, last = divmod(key, 26)
     return (_format_letters(before - 1) if before else "") + chr(ord("A") + last)
-
-
-# --- counts --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -216,9 +210,6 @@ def _find_common_ordinal(ordinals: Iterable[int | None]) -> int | None:
     return distinct.pop() if len(distinct) == 1 else None
 
 
-# --- merging -------------------------------------------------------------------------------------
-
-
 def _merge_neighbours(
     regions: list[Region], limit: int, place: Callable[[Region], Hashable]
 ) -> list[list[Region]]:
@@ -288,9 +279,6 @@ def _make_grid(
     notes += [f"Each cell stands for {column_step:,} columns."] if column_step > 1 else []
     notes += [f"In the cells, {count:,} parts are drawn as {drawn:,}."] if drawn < count else []
     return rows, (row_step, column_step), notes
-
-
-# --- findings ------------------------------------------------------------------------------------
 
 
 def _locate_findings(findings: Sequence[Finding], regions: list[Region]) -> list[list[Any]]:

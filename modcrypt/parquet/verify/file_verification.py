@@ -213,9 +213,6 @@ def _check_expected_rows(footer: Footer, expected: int, report: Report) -> None:
         report.add_fault("truncation", message, *footer.inside)
 
 
-# --- chunks --------------------------------------------------------------------------------------
-
-
 def _check_chunks(
     plan: ChunkPlan, threads: int | None, progress: Callable[[int], None] | None
 ) -> bool:
@@ -253,9 +250,6 @@ def _check_batches(
             modules = sum(report.modules for report in reports)
             large = sum(chunk.size for chunk in batch) >= modules * LARGE_MODULE
         yield batch, reports
-
-
-# --- the result ----------------------------------------------------------------------------------
 
 
 def _build_result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:

@@ -267,9 +267,6 @@ def _needs_prefix(view: FooterView) -> bool:
     return algorithm is not None and bool(algorithm.supply_aad_prefix) and not stored
 
 
-# --- columns -------------------------------------------------------------------------------------
-
-
 def _inspect_columns(walk: RegionWalk, footer_key: KeyInfo) -> Iterator[ColumnInspection]:
     plan, is_plain = walk.plan, walk.view.footer.plaintext_footer
     by_column: list[list[Chunk]] = [[] for _ in plan.leaves]

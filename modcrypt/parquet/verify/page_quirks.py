@@ -124,9 +124,6 @@ def describe_page_quirks(
         )
 
 
-# --- headers and offsets -------------------------------------------------------------------------
-
-
 def counts_values_as_rows(chunk: Chunk, facts: PageFacts) -> bool:
     """Return whether data pages V2 of lists state their number of values as that of rows."""
     if not chunk.leaf.max_repetition:
@@ -160,9 +157,6 @@ def describe_header_quirks(chunk: Chunk, facts: PageFacts) -> Iterator[str]:
         )
 
 
-# --- GCM or CTR ----------------------------------------------------------------------------------
-
-
 def _identify_algorithm(encrypted: EncryptedPage, codec: int) -> str | None:
     """Return the algorithm of a page's body, whatever the file's label says; None if unknown."""
     cipher, body = encrypted.page.cipher, encrypted.body
@@ -171,8 +165,6 @@ def _identify_algorithm(encrypted: EncryptedPage, codec: int) -> str | None:
         return GCM_V1
     return GCM_CTR_V1 if looks_like_ctr(cipher.key, encrypted.header, body, codec) else None
 
-
-# --- parquet-go ----------------------------------------------------------------------------------
 
 _length = Struct("<I").unpack_from
 

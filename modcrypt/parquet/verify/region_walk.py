@@ -128,8 +128,6 @@ class RegionWalk:
             return cipher
         return cipher.copy_for_thread(FileCipher(cipher.file.file_aad, probe.bodies))
 
-    # --- indexes and bloom filters ---------------------------------------------------------------
-
     def _map_index(self, span: Span, report: ChunkReport) -> None:
         kind, state = in_words(span.part), report.unopened_state
         border = span.start
@@ -188,8 +186,6 @@ class RegionWalk:
         if value is not None:
             self.unknown_fields.update(type(struct).__name__ for struct, _ in unknown_fields(value))
 
-    # --- pages -----------------------------------------------------------------------------------
-
     def _walk_pages(self, span: Span, report: ChunkReport) -> None:
         """Add the regions of pages and their headers, which are opened if there is a key."""
         chunk = report.chunk
@@ -204,8 +200,6 @@ class RegionWalk:
                 self.unframed[chunk.path] = None
         else:
             self.faults += [finding.message for finding in report.finish(chunk.where)]
-
-    # --- modules that the footer hides -----------------------------------------------------------
 
     def _add_hidden(self) -> None:
         """Add regions for the modules in bytes that nothing known refers to."""

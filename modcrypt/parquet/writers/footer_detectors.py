@@ -24,9 +24,6 @@ MAX_COPY = 1 << 20
 _SMALLEST_COPY = 8  # number of bytes between parts that hold no copy: some writers align parts
 
 
-# --- of a file -----------------------------------------------------------------------------------
-
-
 def empty_lists(view: PlainView) -> Iterator[Place]:
     """Find empty lists whose elements have no type: only the type differs from our spelling."""
     if not view.tail:
@@ -104,9 +101,6 @@ def no_row_group_size(view: PlainView) -> Iterator[Place]:
     for r, row_group in enumerate(view.metadata.row_groups):
         if sums[r] and not row_group.total_byte_size:
             yield Place(r, detail=f"0 instead of {sums[r]} bytes")
-
-
-# --- of chunks -----------------------------------------------------------------------------------
 
 
 def metadata_copies(view: PlainView, chunk: Chunk) -> Iterator[str]:

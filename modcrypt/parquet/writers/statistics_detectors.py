@@ -55,9 +55,6 @@ def _numbers(chunk: Chunk) -> list[Any]:
         return []
 
 
-# --- bounds --------------------------------------------------------------------------------------
-
-
 def nan_statistics(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds that are NaN, which has no place in an order."""
     if any(isinstance(value, float) and math.isnan(value) for value in _numbers(chunk)):
@@ -159,9 +156,6 @@ def interval_bounds(_: PlainView, chunk: Chunk) -> Iterator[str]:
         yield ""
 
 
-# --- counts --------------------------------------------------------------------------------------
-
-
 def zero_distinct_count(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a count of 0 distinct values in a chunk that has values."""
     statistics = statistics_of(chunk)
@@ -197,9 +191,6 @@ def struct_null_counts(_: PlainView, chunk: Chunk) -> Iterator[str]:
         return
     if nulls := sum((sizes.definition_level_histogram or [])[: leaf.max_definition]):
         yield f"the levels have {nulls}"
-
-
-# --- indexes -------------------------------------------------------------------------------------
 
 
 def _wrong_null_pages(view: PlainView, chunk: Chunk) -> list[int]:

@@ -142,9 +142,6 @@ def plan_verb(
     return job, files
 
 
-# --- tasks ---------------------------------------------------------------------------------------
-
-
 def assign_tasks(sizes: Sequence[int], *, files: int, size: int, slots: int) -> list[int]:
     """Return the task number of each file; the largest tasks come first, and so start first.
 

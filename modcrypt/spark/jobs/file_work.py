@@ -133,9 +133,6 @@ def _as_text(value: Any) -> Any:
     return type(value)(map(_as_text, value)) if isinstance(value, list | tuple) else value
 
 
-# --- jobs that write to datasets which the driver seals ------------------------------------------
-
-
 WRITTEN = "_written"
 """Column of a report that has what a task wrote, as JSON, in the first row of a batch."""
 

@@ -186,9 +186,6 @@ APPLY = Verb(
 """The verb `apply` on files of one dataset; its arguments are what the driver planned."""
 
 
-# --- verification --------------------------------------------------------------------------------
-
-
 def verify(
     spark: SparkSession,
     lake: Lake,

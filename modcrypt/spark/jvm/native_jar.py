@@ -161,9 +161,6 @@ def _start_jvm() -> Iterator[Any]:
         process.wait(30)
 
 
-# --- a running Spark -----------------------------------------------------------------------------
-
-
 def bring_jar(spark: Any) -> None:
     """Make our classes available to a session's driver and executors, unless they already are.
 

@@ -158,9 +158,6 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-# --- the policy ----------------------------------------------------------------------------------
-
-
 def _policy_options(
     policy: Policy | None, kms: str, root: str | os.PathLike[str] | None,
     master_key_ids: Collection[str] | None, require_encrypted: bool,
@@ -224,9 +221,6 @@ def _policy_members(policy: Policy) -> dict[str, Any]:
 
 def _encode(value: Any) -> str:
     return json.dumps(value).replace("$", "\\u0024")  # Hadoop substitutes ${...}
-
-
-# --- the key service -----------------------------------------------------------------------------
 
 
 def _normalize_uri(kms: str) -> str:

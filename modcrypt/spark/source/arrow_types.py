@@ -70,9 +70,6 @@ _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 last."""
 
 
-# --- schemas -------------------------------------------------------------------------------------
-
-
 def to_common_schema(own: pa.Schema, parquet: pq.ParquetSchema | None = None) -> pa.Schema:
     """Return the Arrow schema that Spark uses for a file: all fields nullable, as in Spark.
 
@@ -173,9 +170,6 @@ _UNSUPPORTED = (
 )
 
 
-# --- types of a file and of the table ------------------------------------------------------------
-
-
 def check_types(here: pa.Schema, there: pa.Schema) -> None:
     """Check that the type of each field of a table can represent all values of the file's field.
 
@@ -261,9 +255,6 @@ def _fits(here: pa.DataType, there: pa.DataType) -> bool:
     if pt.is_decimal(there) and here in _DIGITS:
         return bool(there.precision - there.scale >= _DIGITS[here])
     return bool(here == there) or there in _WIDER.get(here, ())
-
-
-# --- batches -------------------------------------------------------------------------------------
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

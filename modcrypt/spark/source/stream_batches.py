@@ -151,9 +151,6 @@ def _move(source: Place, target: Place) -> None:
         as_arrow(source.filesystem).move(source.path, target.path)
 
 
-# --- the record ----------------------------------------------------------------------------------
-
-
 def _record_place(table: Place, query: str) -> Place:
     name = f"{check_query(query)}.json"
     return table.below(posixpath.join(RECORDS, name))

@@ -93,9 +93,6 @@ def check_columns(settings: Settings, options: WriteOptions, schema: StructType)
     )  # fmt: skip
 
 
-# --- on the executors ----------------------------------------------------------------------------
-
-
 def write_task(
     settings: Settings,
     options: WriteOptions,

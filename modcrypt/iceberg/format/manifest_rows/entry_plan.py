@@ -196,9 +196,6 @@ class _Types:
         return self._records[key]
 
 
-# --- rows ----------------------------------------------------------------------------------------
-
-
 Partitions = dict[bytes, dict[str, Any]]  # decoded partitions by their bytes; rows share them
 
 

@@ -347,9 +347,6 @@ def _decode_map(node: Node, data: bytes, at: i64) -> tuple[Any, i64]:
             found[key], at = decode(node.parts[0], data, at)
 
 
-# --- numbers -------------------------------------------------------------------------------------
-
-
 def _read_object(data: bytes, at: i64) -> tuple[Any, i64]:
     byte: i64 = data[at]
     if byte < 128:  # the call would take as long as the rest in the interpreter

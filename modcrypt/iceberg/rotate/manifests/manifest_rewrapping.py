@@ -156,8 +156,6 @@ class Rewrapping:
         for made in (self.manifests, self.lists, self.entries):
             made.clear()
 
-    # --- for the same snapshots -------------------------------------------------------------------
-
     def rewrite(
         self, table: IcebergTable, within: KeyManifests, exchange: Exchange, opened: Opened
     ) -> None:
@@ -232,8 +230,6 @@ class Rewrapping:
         length = table.metadata.key_length
         self.files.note(location, once=True)
         self.lists[before] = location, write_ags1(walk.locations, location, data, length)
-
-    # --- for new snapshots ------------------------------------------------------------------------
 
     @hide_frames  # key metadata in plaintext contains data keys
     def rewrap(

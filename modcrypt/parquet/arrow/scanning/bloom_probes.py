@@ -64,9 +64,6 @@ def _hash(predicate: Predicate, column: int, element: ThriftStruct) -> Iterator[
         yield Values(column, [bloom_hash(value) for value in known])
 
 
-# --- plain encodings -----------------------------------------------------------------------------
-
-
 def encode_plain_value(scalar: Any, element: ThriftStruct) -> bytes | None:
     """Encode a constant as the column's only value that equals it; None if that is uncertain."""
     if not scalar.is_valid:
