@@ -238,21 +238,14 @@ def _list_folder(folder: Folder, as_read: bool, links: list[Place] | None) -> li
 
 @dataclass(frozen=True, slots=True)
 class DatasetFiles:
-    """The files of folders, and single files, each listed once.
+    """The files of folders, and single files, each listed once."""
 
-    Attributes:
-        files: Files that readers read, sorted by path.
-        hidden: Files that notes about writes hide from readers of their folder.
-        folders: Folders and files that were named, without those that have no files.
-        missing: Findings about files that the required seal names, and that are not there.
-        links: Symbolic links to folders whose files are listed anyway.
-    """
-
-    files: list[File]
-    hidden: list[Place]
-    folders: list[Folder]
+    files: list[File]  # files that readers read, sorted by path
+    hidden: list[Place]  # files that notes about writes hide from readers of their folder
+    folders: list[Folder]  # folders and files that were named, without those that have no files
+    # Findings about files that the required seal names, and that are not there.
     missing: list[Finding]
-    links: list[Place]
+    links: list[Place]  # symbolic links to folders whose files are listed anyway
 
     @property
     def linked_files(self) -> list[Place]:

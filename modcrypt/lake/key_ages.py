@@ -22,16 +22,11 @@ def _utc_now() -> datetime.datetime:
 
 @dataclass(frozen=True)
 class KeyAges:
-    """The master keys of a key service, listed once.
+    """The master keys of a key service, listed once."""
 
-    Args:
-        client: Client of the key service. Some services cannot list their keys; their ages are
-            then unknown.
-        now: Function that returns the current time.
-    """
-
+    # Client of the key service. Some services cannot list their keys; their ages are then unknown.
     client: KmsClient
-    now: Callable[[], datetime.datetime] = _utc_now
+    now: Callable[[], datetime.datetime] = _utc_now  # function that returns the current time
 
     @cached_property
     def masters(self) -> Mapping[str, MasterKey]:

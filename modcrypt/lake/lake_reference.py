@@ -27,14 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LakeReference(Settings):
-    """Settings of a dataset of a lake: the declaration decides about each file.
-
-    Attributes:
-        digest: Digest of the declaration of the lake.
-    """
+    """Settings of a dataset of a lake: the declaration decides about each file."""
 
     dataset: DatasetDeclaration
-    digest: str
+    digest: str  # digest of the declaration of the lake
 
     @classmethod
     def of(cls, declaration: LakeDeclaration, name: str, **options: Any) -> Self:

@@ -62,14 +62,10 @@ class Rotation(Protocol):
     `plan` comes first, once. `next_version` is called for each attempt to commit, and keeps what it
     has made for the next one; it writes nothing that a committed version names. `finish` comes
     last, if there was anything to do, also if only the key store changes.
-
-    Attributes:
-        has_work: Whether there is anything to rotate; known after `plan`.
-        in_table: Whether the table changes, and not only its key store; known after `plan`.
     """
 
-    has_work: bool
-    in_table: bool
+    has_work: bool  # whether there is anything to rotate; known after `plan`
+    in_table: bool  # whether the table changes, and not only its key store; known after `plan`
 
     @property
     def replaced(self) -> set[str] | frozenset[str]:

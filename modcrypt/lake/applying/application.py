@@ -47,20 +47,14 @@ _RESULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedFile:
-    """The result for one file.
+    """The result for one file."""
 
-    Attributes:
-        path: Path inside the dataset.
-        result: "encrypted", "rekeyed", "rotated"; "renewed", under new data keys; "removed", an
-            erased file was deleted; "current", nothing was left to do; "refused"; or an error code.
-        message: Message of the error, or why the file was refused or removed.
-        code: Exit code for the failure; 0 without one.
-    """
-
-    path: str
+    path: str  # path inside the dataset
+    # "encrypted", "rekeyed", "rotated"; "renewed", under new data keys; "removed", an erased file
+    # was deleted; "current", nothing was left to do; "refused"; or an error code.
     result: str
-    message: str = ""
-    code: int = 0
+    message: str = ""  # message of the error, or why the file was refused or removed
+    code: int = 0  # exit code for the failure; 0 without one
 
     @classmethod
     def of_failure(cls, path: str, error: Exception) -> Self:
@@ -185,16 +179,12 @@ def _note_nothing() -> None:
 
 @dataclass(frozen=True)
 class PlanRun:
-    """The work on the files of a plan.
-
-    Args:
-        note_progress: Function called after each file.
-        proof: Proofs of the new wraps; files share KEKs, which are proved once.
-    """
+    """The work on the files of a plan."""
 
     policies: DatasetPolicies
     jobs: int | None = None
-    note_progress: Callable[[], object] = _note_nothing
+    note_progress: Callable[[], object] = _note_nothing  # function called after each file
+    # Proofs of the new wraps; files share KEKs, which are proved once.
     proof: WrapProof = field(default_factory=WrapProof)
 
     def apply_batch(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:

@@ -19,19 +19,13 @@ from modcrypt.runtime.fork_safety import cached_property
 
 @dataclass(frozen=True, kw_only=True)
 class Previous:
-    """Keys and prefixes that may still protect older files, until `apply` has changed them.
+    """Keys and prefixes that may still protect older files, until `apply` has changed them."""
 
-    Attributes:
-        master_keys: Map of the id of an old master key to the declared one that replaces it.
-        aad_prefixes: Former templates of AAD prefixes.
-        kms_aads: Former values of `kms_aad`; empty text for none.
-        algorithms: Former algorithms.
-    """
-
+    # Map of the id of an old master key to the declared one that replaces it.
     master_keys: Mapping[str, str] = field(default_factory=dict)
-    aad_prefixes: Sequence[str] = ()
-    kms_aads: Sequence[str] = ()
-    algorithms: Sequence[str] = ()
+    aad_prefixes: Sequence[str] = ()  # former templates of AAD prefixes
+    kms_aads: Sequence[str] = ()  # former values of `kms_aad`; empty text for none
+    algorithms: Sequence[str] = ()  # former algorithms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,40 +44,27 @@ class Rotation:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDeclaration:
-    """The declaration of one dataset.
+    """The declaration of one dataset."""
 
-    Attributes:
-        name: Name of the dataset.
-        location: Absolute path or URL of its folder or file.
-        source: Absolute path or URL of a folder whose plaintext files `apply` encrypts into
-            `location`; None for none.
-        include: Pattern that the paths of its files match; None for all visible files.
-        partitions: Names of its Hive partitions.
-        strict: Whether files that `include` does not match are faults.
-        members: Members of its policy, without columns; text may contain `{partition.NAME}`.
-        rules: Rules for its columns, by master key.
-        previous: What may still protect older files.
-        rotation: When keys are too old.
-        recipients: Recipients that open its files, too.
-        former_recipients: Recipients whose access has ended.
-        erased: Which files, or columns of them, are erased by declaration and by record.
-        compromised: Compromised master keys of the lake.
-    """
-
-    name: str
-    location: str
+    name: str  # name of the dataset
+    location: str  # absolute path or URL of its folder or file
+    # Absolute path or URL of a folder whose plaintext files `apply` encrypts into `location`; None
+    # for none.
     source: str | None = None
+    # Pattern that the paths of its files match; None for all visible files.
     include: str | None = None
-    partitions: Sequence[str] = ()
-    strict: bool = True
+    partitions: Sequence[str] = ()  # names of its Hive partitions
+    strict: bool = True  # whether files that `include` does not match are faults
+    # Members of its policy, without columns; text may contain `{partition.NAME}`.
     members: Mapping[str, Any]
-    rules: Rules
-    previous: Previous = field(default_factory=Previous)
-    rotation: Rotation = field(default_factory=Rotation)
-    recipients: Sequence[Recipient] = ()
-    former_recipients: Sequence[Recipient] = ()
-    compromised: Sequence[str] = ()
+    rules: Rules  # rules for its columns, by master key
+    previous: Previous = field(default_factory=Previous)  # what may still protect older files
+    rotation: Rotation = field(default_factory=Rotation)  # when keys are too old
+    recipients: Sequence[Recipient] = ()  # recipients that open its files, too
+    former_recipients: Sequence[Recipient] = ()  # recipients whose access has ended
+    compromised: Sequence[str] = ()  # compromised master keys of the lake
     # Not in the digest of the declaration: a new line of the record changes no other result.
+    # Which files, or columns of them, are erased by declaration and by record.
     erased: Sequence[Erasure] = field(default=(), repr=False)
 
     @cached_property
@@ -237,28 +218,20 @@ AnyDataset: TypeAlias = DatasetDeclaration | TableDeclaration
 
 @dataclass(frozen=True, kw_only=True)
 class LakeDeclaration:
-    """The declaration of a lake.
+    """The declaration of a lake."""
 
-    Attributes:
-        path: Path of the file that declares it.
-        kms: URI of its key service.
-        datasets: Its datasets of Parquet files, by name.
-        tables: Its datasets that are Iceberg tables, by name.
-        compromised: Compromised master keys, as `ID` or `ID@VERSION`.
-        evidence: How what is done and found is recorded; None to record nothing.
-        digest: Digest of all members but `compromised` and `evidence`, by which results of other
-            declarations are told apart.
-        sha256: SHA-256 over the file and all files that it includes, in hex.
-    """
-
-    path: str
-    kms: str
-    datasets: Mapping[str, DatasetDeclaration]
+    path: str  # path of the file that declares it
+    kms: str  # URI of its key service
+    datasets: Mapping[str, DatasetDeclaration]  # its datasets of Parquet files, by name
+    # Its datasets that are Iceberg tables, by name.
     tables: Mapping[str, TableDeclaration] = field(default_factory=dict)
-    compromised: Sequence[str] = ()
+    compromised: Sequence[str] = ()  # compromised master keys, as `ID` or `ID@VERSION`
+    # How what is done and found is recorded; None to record nothing.
     evidence: EvidenceDeclaration | None = None
+    # Digest of all members but `compromised` and `evidence`, by which results of other declarations
+    # are told apart.
     digest: str
-    sha256: str = ""
+    sha256: str = ""  # SHA-256 over the file and all files that it includes, in hex
 
     @property
     def all(self) -> dict[str, AnyDataset]:

@@ -24,15 +24,10 @@ MAX_SUGGESTIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class DeclarationFault:
-    """A mistake in a declaration.
+    """A mistake in a declaration."""
 
-    Attributes:
-        line: Number of its line; None if it belongs to no line.
-        message: The mistake, and what to do.
-    """
-
-    line: int | None
-    message: str
+    line: int | None  # number of its line; None if it belongs to no line
+    message: str  # the mistake, and what to do
 
     def __str__(self) -> str:
         """Return the line and the message."""

@@ -27,15 +27,10 @@ _RECORD = re.compile(rb"([0-9a-f]{64}) (.+)\n", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TrustRecord:
-    """A declaration that the user trusts.
+    """A declaration that the user trusts."""
 
-    Attributes:
-        path: Absolute path of the declaration.
-        digest: SHA-256 over it and the files that it includes, in hex.
-    """
-
-    path: Path
-    digest: str
+    path: Path  # absolute path of the declaration
+    digest: str  # SHA-256 over it and the files that it includes, in hex
 
 
 def trust_folder() -> Path:

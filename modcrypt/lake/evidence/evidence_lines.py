@@ -51,16 +51,11 @@ _FRAME = ("schema", "previous", "signature")
 
 @dataclass(frozen=True, slots=True)
 class EvidenceLine:
-    """A line, and its place in the chain.
-
-    Attributes:
-        previous: SHA-256 of the line before, in hex.
-        members: All members as JSON values, among them a signature if it has one.
-    """
+    """A line, and its place in the chain."""
 
     event: EvidenceEvent
-    previous: str
-    members: Mapping[str, Any]
+    previous: str  # SHA-256 of the line before, in hex
+    members: Mapping[str, Any]  # all members as JSON values, among them a signature if it has one
 
 
 def record_path(declaration: str | os.PathLike[str]) -> Path:

@@ -45,28 +45,19 @@ from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 
 class Comparison(NamedTuple):
-    """The difference between a file and its policy.
+    """The difference between a file and its policy."""
 
-    Attributes:
-        difference: The difference in words; empty if there is none.
-        under_previous: Whether previous master keys are the only difference.
-    """
-
-    difference: str
-    under_previous: bool = False
+    difference: str  # the difference in words; empty if there is none
+    under_previous: bool = False  # whether previous master keys are the only difference
 
 
 @dataclass(frozen=True)
 class DatasetPolicies:
-    """The policies of the files of a dataset.
-
-    Args:
-        audit: Path of a file to which uses of keys are appended; None for none.
-    """
+    """The policies of the files of a dataset."""
 
     dataset: DatasetDeclaration
     client: KmsClient
-    audit: str | None = None
+    audit: str | None = None  # path of a file to which uses of keys are appended; None for none
     signing_key: SigningKey | None = None
     _policies: Memo[Policy] = field(default_factory=Memo, init=False, repr=False)
     _openings: Memo[FileDecryptionProperties] = field(default_factory=Memo, init=False, repr=False)

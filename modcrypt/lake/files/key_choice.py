@@ -22,15 +22,10 @@ _VERSIONED = re.compile(r"(.+)@([1-9][0-9]{0,8}|[0-9a-f]{32})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChoice:
-    """The keys whose impact is asked for, or that are compromised.
+    """The keys whose impact is asked for, or that are compromised."""
 
-    Attributes:
-        key: Id of a master key, or of a KEK in hex.
-        version: Version of the master key; None for all.
-    """
-
-    key: str
-    version: str | None = None
+    key: str  # id of a master key, or of a KEK in hex
+    version: str | None = None  # version of the master key; None for all
 
     @classmethod
     def parse(cls, text: str) -> Self:

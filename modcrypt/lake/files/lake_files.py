@@ -36,18 +36,13 @@ _MATERIAL = external_name("").removesuffix(".json")
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A file of a dataset, as listed.
+    """A file of a dataset, as listed."""
 
-    Attributes:
-        path: Path inside the dataset; the name of the file if it is the dataset.
-        size: Size in bytes.
-        stamp: Text that changes with the file or its external key material; empty if unknown.
-        modified: Time of change in seconds since 1970; None if the file system keeps none.
-    """
-
-    path: str
-    size: int
+    path: str  # path inside the dataset; the name of the file if it is the dataset
+    size: int  # size in bytes
+    # Text that changes with the file or its external key material; empty if unknown.
     stamp: str = field(compare=False)
+    # Time of change in seconds since 1970; None if the file system keeps none.
     modified: float | None = field(default=None, compare=False)
 
 

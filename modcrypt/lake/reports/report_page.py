@@ -116,19 +116,12 @@ def _list_tasks(row: Mapping[str, Any]) -> Iterator[tuple[str, int | None, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """An entry of the time line: an event, from its beginning to its end.
+    """An entry of the time line: an event, from its beginning to its end."""
 
-    Attributes:
-        event: The event at its end, or at its beginning if it has not ended.
-        title: Name of the event.
-        outcome: Its result in words.
-        severity: "fault", "warning", or empty if all is well.
-    """
-
-    event: EvidenceEvent
-    title: str
-    outcome: str
-    severity: str = ""
+    event: EvidenceEvent  # the event at its end, or at its beginning if it has not ended
+    title: str  # name of the event
+    outcome: str  # its result in words
+    severity: str = ""  # "fault", "warning", or empty if all is well
 
 
 def list_entries(report: LakeReport) -> list[Entry]:

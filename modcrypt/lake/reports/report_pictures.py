@@ -37,17 +37,11 @@ Counts: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class KeyPicture:
-    """A grid: a row for each master key, a column for each dataset.
+    """A grid: a row for each master key, a column for each dataset."""
 
-    Attributes:
-        datasets: The datasets in the picture, as rows of the report.
-        keys: The master keys in the picture, as rows of the report.
-        more: Texts about keys and datasets that are left out.
-    """
-
-    datasets: Sequence[Mapping[str, Any]]
-    keys: Sequence[Mapping[str, Any]]
-    more: Sequence[str]
+    datasets: Sequence[Mapping[str, Any]]  # the datasets in the picture, as rows of the report
+    keys: Sequence[Mapping[str, Any]]  # the master keys in the picture, as rows of the report
+    more: Sequence[str]  # texts about keys and datasets that are left out
 
     # Sizes in pixels: of the labels at the left, of a cell, and of the head.
     label, cell, row, head = 156, 104, 54, 30
@@ -167,19 +161,13 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """Files after each run, as stacked bars.
+    """Files after each run, as stacked bars."""
 
-    Attributes:
-        bars: The bars, oldest first.
-        ticks: Numbers of files at the axis, with their places in pixels from the top.
-        bottom: Place of the number 0.
-        end: Right edge of the last bar.
-    """
-
-    bars: Sequence[Bar]
+    bars: Sequence[Bar]  # the bars, oldest first
+    # Numbers of files at the axis, with their places in pixels from the top.
     ticks: Sequence[tuple[int, float]]
-    bottom: float
-    end: float
+    bottom: float  # place of the number 0
+    end: float  # right edge of the last bar
 
 
 _TOP, _BOTTOM = 24, 160

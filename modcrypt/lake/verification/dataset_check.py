@@ -236,21 +236,13 @@ def _report_strays(strays: Sequence[str], policies: DatasetPolicies) -> list[Fin
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Files that share a part of their AAD.
+    """Files that share a part of their AAD."""
 
-    Attributes:
-        value: What they share; its beginning if it is long.
-        count: Number of the files.
-        paths: First paths.
-        alike: Whether two of the files have the same size and number of rows.
-        rows_differ: Whether all have different numbers of rows.
-    """
-
-    value: bytes
-    count: int
-    paths: tuple[str, ...]
-    alike: bool
-    rows_differ: bool
+    value: bytes  # what they share; its beginning if it is long
+    count: int  # number of the files
+    paths: tuple[str, ...]  # first paths
+    alike: bool  # whether two of the files have the same size and number of rows
+    rows_differ: bool  # whether all have different numbers of rows
 
     def list_paths(self) -> str:
         """Return the paths for a message."""

@@ -56,19 +56,13 @@ class KeptPart:
 
 @dataclass(slots=True)
 class Kept:
-    """The original bytes of a file that decryption would not restore.
+    """The original bytes of a file that decryption would not restore."""
 
-    Attributes:
-        parts: Those before and inside its parts, by row group, column and part.
-        end: Those between the last part and the footer.
-        footer: The footer; None if decryption restores it.
-        size: Size of the file in bytes.
-    """
-
+    # Those before and inside its parts, by row group, column and part.
     parts: dict[tuple[int, int, int], KeptPart] = field(default_factory=dict)
-    end: bytes = b""
-    footer: bytes | None = None
-    size: int = 0
+    end: bytes = b""  # those between the last part and the footer
+    footer: bytes | None = None  # the footer; None if decryption restores it
+    size: int = 0  # size of the file in bytes
 
     def part(self, span: Span) -> KeptPart | None:
         """Return what is kept for a part of the file."""

@@ -27,18 +27,12 @@ from modcrypt.runtime.tracebacks import hide_frames
 
 
 class KeyAnswer(NamedTuple):
-    """A key, or the reason why there is none.
-
-    Attributes:
-        why: Reason in words.
-        word: Error code of the reason; None if a fault was reported instead.
-        message: Message of the key retriever's error.
-    """
+    """A key, or the reason why there is none."""
 
     key: Key | None
-    why: str = ""
-    word: str | None = None
-    message: str = ""
+    why: str = ""  # reason in words
+    word: str | None = None  # error code of the reason; None if a fault was reported instead
+    message: str = ""  # message of the key retriever's error
 
 
 def look_for_key(

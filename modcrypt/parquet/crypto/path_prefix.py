@@ -29,15 +29,11 @@ def require_place(place: Place | None) -> Place:
 
 
 class PathPrefix(NamedTuple):
-    """A template of AAD prefixes, which inserts each file's path or name.
+    """A template of AAD prefixes, which inserts each file's path or name."""
 
-    Attributes:
-        template: The prefix, which may contain `{path}` or `{name}`.
-        root: The dataset's folder, to which `{path}` is relative. None for the folder whose
-            listing contained the file.
-    """
-
-    template: bytes
+    template: bytes  # the prefix, which may contain `{path}` or `{name}`
+    # The dataset's folder, to which `{path}` is relative. None for the folder whose listing
+    # contained the file.
     root: Root | None = None
 
     def with_root(self, root: Root) -> PathPrefix:

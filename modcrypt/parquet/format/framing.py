@@ -101,14 +101,11 @@ class FileIdentity(NamedTuple):
     (PME 4.4), and a nonce if it is encrypted or signed (PME 5.4, 5.5), so no two versions have the
     same footer. Two versions of a plaintext file, which a caller may accept, could have equal
     footers, but this is unlikely. Comparing identities needs no key.
-
-    Attributes:
-        size: Size of the file in bytes.
-        footer: SHA-256 of the bytes between the modules and the closing length: the footer and
-            its crypto metadata, including `aad_file_unique`.
     """
 
-    size: int
+    size: int  # size of the file in bytes
+    # SHA-256 of the bytes between the modules and the closing length: the footer and its crypto
+    # metadata, including `aad_file_unique`.
     footer: bytes
 
     @classmethod

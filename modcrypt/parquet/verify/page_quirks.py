@@ -47,19 +47,13 @@ NO_TAGS = (
 
 
 class PageProbe(NamedTuple):
-    """The result of probing a column chunk.
+    """The result of probing a column chunk."""
 
-    Attributes:
-        opens: Whether the first header opens.
-        is_parquet_go: Whether it opens only with parquet-go/parquet-go's module types.
-        clear_levels: Whether a data page V2 has unencrypted levels; None if there was no such page.
-        bodies: Algorithm of the first page's body; None if it is unknown.
-    """
-
-    opens: bool = False
-    is_parquet_go: bool = False
+    opens: bool = False  # whether the first header opens
+    is_parquet_go: bool = False  # whether it opens only with parquet-go/parquet-go's module types
+    # Whether a data page V2 has unencrypted levels; None if there was no such page.
     clear_levels: bool | None = None
-    bodies: str | None = None
+    bodies: str | None = None  # algorithm of the first page's body; None if it is unknown
 
 
 def probe_pages(window: Window, span: Span, chunk: Chunk) -> PageProbe:
