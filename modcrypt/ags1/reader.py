@@ -252,8 +252,7 @@ class _Cache:
     def copy(self, index: int, start: int, out: memoryview) -> bool:
         """Copy from `start` of a block into `out`; return False if the block is not cached."""
         with self._lock:
-            block = self._blocks.pop(index, None)
-            if block is None:
+            if (block := self._blocks.pop(index, None)) is None:
                 return False
             self._blocks[index] = block
             out[:] = block[start : start + len(out)]

@@ -154,8 +154,7 @@ class Ags1Writer(io.RawIOBase):
 
     def _fill_block(self, view: memoryview) -> int:
         """Copy the data that fits into the incomplete block; encrypt the block once it is full."""
-        size = min(len(view), self._block_length - self._filled)
-        if not size:
+        if not (size := min(len(view), self._block_length - self._filled)):
             return 0
         if not self._block:
             self._block = memoryview(bytearray(self._block_length))

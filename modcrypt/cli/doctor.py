@@ -171,8 +171,7 @@ class _Examination:
         """Check the declaration of a lake that is found, and take its key service."""
         from modcrypt.doctor.machine_checks import Subject
 
-        lake = find_lake()
-        if lake is None:
+        if (lake := find_lake()) is None:
             return
         about = Subject("declaration")
         if lake.refusal is not None:
@@ -231,8 +230,7 @@ class _Examination:
         if policy is not None:
             return list(dict.fromkeys((policy.footer_key, *policy.column_keys)))
         client: Any = self._client
-        default = getattr(client, "default_key", None)
-        if default:
+        if default := getattr(client, "default_key", None):
             return [default]
         if not hasattr(client, "list_keys"):
             return []

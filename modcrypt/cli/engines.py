@@ -58,8 +58,7 @@ def show_results(report: DataFrame, kind: type[Any], show: Callable[..., object]
 def print_failures(frame: DataFrame, result: str = "result") -> int:
     """Print some failures as a table; return the exit code of all, by the column with the codes."""
     failures = frame.where("failed")
-    counts = failures.groupBy(result).count().collect()
-    if counts:
+    if counts := failures.groupBy(result).count().collect():
         rows = list(iterate_rows(failures.limit(SHOWN)))
         cells = [(row["path"], row[result], use_option_names(row["message"])) for row in rows]
         print_line(format_failures(cells))

@@ -258,8 +258,7 @@ def format_table(
 
     cells = [["-" if value is None else printable(str(value)) for value in row] for row in rows]
     right = set(range(len(titles))) - set(left)
-    width = width_of(sys.stdout)
-    if width is None:
+    if (width := width_of(sys.stdout)) is None:
         return align_cells(titles, cells, right=right)[0]
     head, line, body = wrap_cells(titles, cells, right=right, width=width).partition("\n")
     return f"{paint(head, BOLD, sys.stdout)}{line}{body}"

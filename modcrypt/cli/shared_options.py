@@ -109,8 +109,7 @@ def option(
         rare: Whether only `--help-all` shows it.
     """
     spelt = [text.partition(" ")[0] for text in names]
-    metavar = "".join(text.partition(" ")[2] for text in names)
-    if metavar:
+    if metavar := "".join(text.partition(" ")[2] for text in names):
         several = {"multiple": True} if metavar.endswith("...") else {}
         attributes |= {"metavar": metavar.removesuffix("..."), **several}
     elif "type" not in attributes and "/" not in names[0]:

@@ -208,8 +208,7 @@ _BEFORE = re.compile(r"[\w.-]*\Z")
 def _pairs(text: str) -> Iterator[tuple[str, str, bool]]:
     """Yield apparent options in running text: name, value, and whether punctuation marks them."""
     for word in _WORD.finditer(text):
-        rest = _REST.match(text, word.end())
-        if rest is None:
+        if (rest := _REST.match(text, word.end())) is None:
             continue
         begun = _BEFORE.search(text[max(0, word.start() - 200) : word.start()])
         name = (begun[0] if begun else "") + word[0] + rest["more"]

@@ -104,8 +104,7 @@ def _check_packages() -> Check:
     installed: dict[str, str] = {}  # several extras may require the same package
     outdated: dict[str, None] = {}
     for line in wanted:
-        match = _REQUIREMENT.match(line)
-        if match is None:
+        if (match := _REQUIREMENT.match(line)) is None:
             continue
         name, least = match["name"], match["least"]
         try:

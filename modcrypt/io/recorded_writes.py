@@ -116,8 +116,7 @@ class WriteRecord(Generic[T]):
 
     def note(self, place: _Located, change: T | None) -> None:
         """Note the description of a file that was written, or None for one that was removed."""
-        path = place.inside(self.folder)
-        if path is not None:
+        if (path := place.inside(self.folder)) is not None:
             with self._lock:
                 self.changes[path] = change
 

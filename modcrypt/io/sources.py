@@ -155,8 +155,7 @@ class ObjectSource(Source):
             self.file.seek(offset)
             done = 0
             while done < len(view):
-                data = self.file.read(len(view) - done)
-                if not data:
+                if not (data := self.file.read(len(view) - done)):
                     raise self._truncation_error(offset + done)
                 view[done : done + len(data)] = data
                 done += len(data)
@@ -327,8 +326,7 @@ class PipeStream(Stream):
         """Fill `view` and return the number of bytes."""
         done = 0
         while done < len(view):
-            data = self._file.read(min(len(view) - done, _PIPE_READ))
-            if data is None:
+            if (data := self._file.read(min(len(view) - done, _PIPE_READ))) is None:
                 raise BlockingIOError("source has no more bytes at the moment")
             if not data:
                 break

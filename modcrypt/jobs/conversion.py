@@ -380,8 +380,7 @@ class Conversion:
 
     def _is_current(self, source: Place, target: Place) -> bool:
         """Return whether an existing destination is up to date; False if it is to be replaced."""
-        difference = self.find_difference(source, target)
-        if difference is None:
+        if (difference := self.find_difference(source, target)) is None:
             if self.record is not None and not self.dry_run:
                 self.record.add_file(target, source)
             return True

@@ -422,8 +422,7 @@ def _hash_files(
 
 
 def _path_inside(place: Place, folder: Place) -> str:
-    path = place.inside(folder)
-    if path is None:
+    if (path := place.inside(folder)) is None:
         raise ValueError("a seal is for a folder, not for a file")
     return path
 

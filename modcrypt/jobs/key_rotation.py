@@ -244,8 +244,7 @@ class Rotation:
         """Rotate one file; return the result, and the fields to record."""
         under: set[tuple[str, str]] = set()  # pairs of master key id and wrapped key
         before = self.proof.proved_here
-        keys = self._rotate_file(place, under)
-        if keys is None:
+        if (keys := self._rotate_file(place, under)) is None:
             return RotatedFile(path=place.listed_name, result="plaintext"), None
         file = RotatedFile(
             path=place.listed_name, result="rotated" if keys else "current", keys=keys,

@@ -276,8 +276,7 @@ def list_dataset(
     from modcrypt.parquet.datasets.write_notes import NOTES
 
     make = None if filesystem is None else lambda: filesystem
-    folders = folders_of(source, make, absolute=False)
-    if not folders:
+    if not (folders := folders_of(source, make, absolute=False)):
         raise ValueError("there are no files: the list is empty")
     files: dict[str, File] = {}
     found = DatasetFiles([], [], [], [], [])

@@ -218,8 +218,7 @@ class _OpenedFile:
     def write_footer(self, change: Change, recipients: int) -> ChangedRecipients:
         """Replace the file by a copy with a new footer."""
         properties = replace(self.properties, accept_algorithms=ALGORITHMS)
-        tail = new_tail(self.source, properties, change, self.signing_key)
-        if tail is None:
+        if (tail := new_tail(self.source, properties, change, self.signing_key)) is None:
             return self.describe("current", recipients)
         refuse_lost_signature(self.properties, self.place.address, lost=tail.lost_signature)
         replace_file(self.place, self.source, tail.data, keep=tail.start)
@@ -266,8 +265,7 @@ def _share_with(recipients: tuple[Recipient, ...], opened: _OpenedFile) -> Chang
     keys, shared = opened.keys, FileRecipients.create(recipients)
 
     def change(metadata: bytes, column: str | None) -> bytes:
-        answer = keys(metadata, column)
-        if answer is None:
+        if (answer := keys(metadata, column)) is None:
             raise KeyNotFoundError("a key of the file is missing", column)
         key = as_key(answer)
         if column is None:

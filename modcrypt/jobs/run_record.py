@@ -143,8 +143,7 @@ class Record:
 
     def check_unprocessed(self, place: Place) -> None:
         """Check that no run of the command has replaced a file: hashes must not be hashed again."""
-        noted = self._of_command.get(place.full_name)
-        if noted is None:
+        if (noted := self._of_command.get(place.full_name)) is None:
             return
         now = _stamps(place)[0]
         if noted["was"] != now if "begun" in noted else noted["stamps"][1] == now:

@@ -167,8 +167,7 @@ class FileSet:
 
     def _compare_names(self, template: PrefixTemplate) -> None:
         """Report files that have each other's names, if names contain the part number."""
-        position = self._find_part_in_names()
-        if position is None:
+        if (position := self._find_part_in_names()) is None:
             return
         by_name = {
             number: numbers[position]

@@ -156,8 +156,7 @@ def _call_in_batches(
 
 def is_current(client: KmsClient, wrapped: str, master_key_id: str) -> bool | None:
     """Return whether a key is under its master key's newest version; None if unknown."""
-    ask = getattr(client, "is_current", None)
-    if ask is None:
+    if (ask := getattr(client, "is_current", None)) is None:
         return None
     answer = _call(client, lambda: ask(wrapped, master_key_id), master_key_id)
     return answer if isinstance(answer, bool) else None
@@ -169,8 +168,7 @@ def find_signer(client: KmsClient, key_id: str) -> ServiceSigner:
 
     Raise as `KmsClient.wrap`, and ValueError if the service does not sign.
     """
-    find = getattr(client, "find_signer", None)
-    if find is None:
+    if (find := getattr(client, "find_signer", None)) is None:
         raise ValueError(f"keys of {type(client).__name__} do not sign")
     signer: ServiceSigner = _call(client, lambda: find(key_id), key_id)
 

@@ -199,8 +199,7 @@ class Pacer:
 
 def read_patience() -> float | None:
     """Return the seconds that the environment names; None without the variable."""
-    text = os.environ.get(PATIENCE_VARIABLE, "")
-    if not text:
+    if not (text := os.environ.get(PATIENCE_VARIABLE, "")):
         return None
     if _SECONDS.fullmatch(text) and float(text) <= MAX_PATIENCE:
         return float(text)
@@ -223,8 +222,7 @@ def pacer_of(client: object) -> Pacer:
     client = getattr(client, "paced_client", client)
     with _guard:
         try:
-            found = _pacers.get(client)
-            if found is None:
+            if (found := _pacers.get(client)) is None:
                 found = _pacers[client] = Pacer()
         except TypeError:  # without a hash or weak references it is kept, by its identity
             if id(client) not in _fixed:

@@ -481,8 +481,7 @@ def _absolute_uri(uri: str) -> str:
     if not uri.startswith("file:"):
         return resolve_service(uri, Path.cwd())
     parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
-    passphrase = parsed.query.get("passphrase")
-    if passphrase is not None:
+    if (passphrase := parsed.query.get("passphrase")) is not None:
         passphrase = f"?passphrase={urllib.parse.quote(absolute_reference(passphrase), safe=':/')}"
     path = urllib.parse.quote(os.fsencode(os.path.abspath(keyring_path(uri))))
     key = f"#{urllib.parse.quote(parsed.fragment)}" if parsed.fragment else ""

@@ -82,8 +82,7 @@ class Kek:
 
     def wrap_to_json(self, dek: Key, *, is_footer_key: bool, internal: bool) -> str:
         """Wrap a data key and return its material as JSON; the common part is cached."""
-        head = self.heads.get((is_footer_key, internal))
-        if head is None:
+        if (head := self.heads.get((is_footer_key, internal))) is None:
             head = self.material("", is_footer_key=is_footer_key, internal=internal).head()
             self.heads[is_footer_key, internal] = head
         return f'{head}"{self.wrap(dek)}"}}'  # base64 needs no escapes

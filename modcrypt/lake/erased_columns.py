@@ -47,8 +47,7 @@ class ErasedColumns:
         """Return the columns of a file that the dataset declares as erased, and that have data."""
         names = [".".join(leaf) for c, leaf in enumerate(file.leaves) if kinds.get(c)]
         erasures = policies.dataset.erasures
-        whole = erasures.find(path)
-        if whole is not None:
+        if (whole := erasures.find(path)) is not None:
             return cls(file, kinds, dict.fromkeys(names, whole), is_whole=True)
         return cls(file, kinds, erasures.find_columns(path, names))
 

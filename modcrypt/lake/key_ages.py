@@ -54,8 +54,7 @@ class KeyAges:
 
     def is_destroyed(self, key: KeyUse) -> bool:
         """Return whether the master key of a key, or its version, is listed as destroyed."""
-        master = self.masters.get(key.master_key_id or "")
-        if master is None:
+        if (master := self.masters.get(key.master_key_id or "")) is None:
             return False
         return master.destroyed or key.version in [str(n) for n in master.destroyed_versions]
 

@@ -122,8 +122,7 @@ class Lake:
             ValueError: The declaration is invalid; the message lists all mistakes. Or nobody named
                 or trusted it, and it has commands, which the message lists.
         """
-        content = open_declaration(config, is_found=is_found)
-        if content is None:
+        if (content := open_declaration(config, is_found=is_found)) is None:
             raise FileNotFoundError(
                 f"there is no {FILE_NAME} here or in a folder above; pass its path, or set "
                 "MODCRYPT_CONFIG"
@@ -292,8 +291,7 @@ class Lake:
 
     def _judge(self, name: str, cache: StateCache) -> LeakJudge | None:
         """Return the judge of what compromised keys open in a dataset; None without any."""
-        choices = self._list_exposing(name)
-        if not choices:
+        if not (choices := self._list_exposing(name)):
             return None
         declared = self.declaration.find(name)
         return LeakJudge(declared, choices, self._leaks.read(), cache.find_wraps)
@@ -466,8 +464,7 @@ class Lake:
 
     def _record_exposed(self, name: str, cache: StateCache, plan: LakePlan, started: float) -> None:
         """Record the data keys that compromised keys may open, before any file is changed."""
-        judge = self._judge(name, cache)
-        if judge is not None:
+        if (judge := self._judge(name, cache)) is not None:
             exposed = judge.list_exposed(planned.state for planned in plan.files)
             found = judge.record.add_inventory(name, judge.choices, started, exposed)
             if found is not None:

@@ -89,8 +89,7 @@ class LakeReference(Settings):
     @property
     def required_seal(self) -> RequiredSeal | None:
         """The seal that the declaration requires; None if it requires none."""
-        least = self.dataset.members.get("seal_at_least")
-        if least is None:
+        if (least := self.dataset.members.get("seal_at_least")) is None:
             return super().required_seal
         writers = read_verifying_keys(self.dataset.members["signed_by"])
         return RequiredSeal(writers, least, self.dataset.location)  # Spark may read a part of it

@@ -276,8 +276,7 @@ class StateCache:
 @contextmanager
 def open_cache(lake: LakeDeclaration) -> Iterator[StateCache]:
     """Yield the cache of a lake, which is empty if the database cannot be used."""
-    database = _open_database(lake)
-    if database is None:
+    if (database := _open_database(lake)) is None:
         yield StateCache(lake, None)
         return
     with closing(database):

@@ -53,8 +53,7 @@ def store_of(place: Place) -> Place:
 
 def read_store(place: Place) -> dict[str, str]:
     """Return the key material of the file at a place, from beside the file or its link target."""
-    store = read_if_present(place_with_store(place))
-    if store is None:
+    if (store := read_if_present(place_with_store(place))) is None:
         raise KeyMaterialError(
             f"{store_of(place).path} does not exist: the keys of the data file are stored in that "
             "file, and must be moved and copied with it"

@@ -227,8 +227,7 @@ STORE_NAME = re.compile(r"(?:_TMP)?_KEY_MATERIAL_FOR_(.*)\.json", re.DOTALL)
 
 def decode_store(data: bytes) -> dict[str, str]:
     """Decode a file of external key material into a map from reference to undecoded material."""
-    store = _parse_object(data)
-    if store is None:
+    if (store := _parse_object(data)) is None:
         raise KeyMaterialError(
             "external key material must be a flat JSON object without repeated members"
         )

@@ -42,8 +42,7 @@ class paused_collector:  # noqa: N801  # a block, or a decorator of a function
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            before = _pause()
-            if before is None:
+            if (before := _pause()) is None:
                 return function(*args, **kwargs)
             try:
                 return function(*args, **kwargs)

@@ -257,8 +257,7 @@ def _record(
     from modcrypt.lake.evidence.events import DatasetResult
     from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
 
-    declaration = _find_evidence(options)
-    if declaration is None:
+    if (declaration := _find_evidence(options)) is None:
         raise click.UsageError("with a key file in a store, modcrypt.toml needs [evidence]")
     writer = EvidenceWriter(declaration, read_signing_key(dict(options)))
     with writer.record(event, **texts) as results:

@@ -170,8 +170,7 @@ def find_rows(
             for key, column in {cells.key: name for name, cells in fields.items()}.items():
                 if key not in types.names:
                     raise _make_key_error(key, column)
-                value = parse_subject(subject, types.field(key).type)
-                if value is not None:
+                if (value := parse_subject(subject, types.field(key).type)) is not None:
                     yield place.address, file.read(filters=[(key, "=", value)])
 
 

@@ -64,8 +64,7 @@ def declared_members(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Raise click.UsageError as `declared_settings`.
     """
-    declared = find_declared(None)
-    if declared is None:
+    if (declared := find_declared(None)) is None:
         return {}
     members: Mapping[str, Any] = _open_settings(declared, options).declared
     return members

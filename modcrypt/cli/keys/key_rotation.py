@@ -198,8 +198,7 @@ _FILE_PARAMETERS = {
 
 def admin_method(client: Any, method: str) -> Any:
     """Return the method of a client that manages master keys."""
-    bound_method = getattr(client, method, None)
-    if bound_method is None:
+    if (bound_method := getattr(client, method, None)) is None:
         verb = method.partition("_")[0]
         raise click.UsageError(
             f"modcrypt cannot {verb} keys of this key service; use the service's own tools"

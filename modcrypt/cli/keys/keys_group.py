@@ -82,8 +82,7 @@ def create(*, key_id: str, plaintext: bool, as_json: bool, **options: Any) -> No
     unencrypted with --plaintext.
     """
     settings = required_service(options)
-    is_keyring = settings.uri.startswith("file:")
-    if not is_keyring:
+    if not (is_keyring := settings.uri.startswith("file:")):
         refuse({"plaintext", "import"}, "this needs a keyring, --kms file:PATH")
     if plaintext:
         refuse({"passphrase"}, "--plaintext creates a keyring without a passphrase")

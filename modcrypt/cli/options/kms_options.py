@@ -100,8 +100,7 @@ def service_settings(
         ValueError: The policy or the URI is invalid.
         OSError: The policy cannot be read.
     """
-    declared = find_declared(options.get("policy_file"))
-    if declared is None:
+    if (declared := find_declared(options.get("policy_file"))) is None:
         return named_service(options, needed=needed, **more)
     return dataset_settings(declared, options, more)
 

@@ -183,8 +183,7 @@ def _parse_column_keys(values: tuple[str, ...]) -> dict[str, str]:
     """Return the references in `NAME=file:PATH`, `NAME=env:VARIABLE` and `NAME=fd:N` by name."""
     references: dict[str, str] = {}
     for value in values:
-        match = _COLUMN_KEY.fullmatch(value)
-        if match is None:
+        if (match := _COLUMN_KEY.fullmatch(value)) is None:
             raise click.UsageError(
                 "--column-key takes NAME=file:PATH, NAME=env:NAME or NAME=fd:N, never a key "
                 "itself (not repeated here), which other users could see"
@@ -291,12 +290,10 @@ def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     """
     options, typed = name_service(options)
     more = {"shared_aad_prefix": options["shared_aad_prefix"], **signing_references(options)}
-    declared = find_declared(options.get("policy_file"), writes=True)
-    if declared is not None:
+    if (declared := find_declared(options.get("policy_file"), writes=True)) is not None:
         refuse_declared(declared, _OF_A_DECLARATION)
         return dataset_settings(declared, options, more)
-    recipients = read_recipients(options)
-    if recipients:
+    if recipients := read_recipients(options):
         more["recipients"] = recipients
         refuse(_OF_EXPLICIT_KEYS, "files for recipients get fresh keys")
         refuse({"external_key_material"}, "recipients need keys inside the file")
@@ -317,8 +314,7 @@ def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
         return settings
     policy = _make_policy(options)
     if options["master_key"] is None:
-        default = default_key(settings)
-        if default is None:
+        if (default := default_key(settings)) is None:
             raise click.UsageError(
                 "the URI names no master key for the footer; name it by --master-key ID"
             )

@@ -187,8 +187,7 @@ _UNKNOWN = re.compile(
 
 def suggest_columns(message: str) -> str:
     """Return a question for the first misspelt column that a message names; empty for others."""
-    match = _UNKNOWN.search(message)
-    if match is None:
+    if (match := _UNKNOWN.search(message)) is None:
         return ""
     known = match["known"].split(", ")
     hints = (suggest(name, known) for name in match["unknown"].split(", "))

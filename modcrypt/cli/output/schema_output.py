@@ -114,8 +114,7 @@ def parquet_text(schema: list[ThriftStruct], columns: Sequence[ColumnKind]) -> s
         left[-1] -= 1
         indent = "  " * len(left)
         what = f"{indent}{_REPETITIONS.get(element.repetition_type or 0, 'unknown')} "
-        column = leaves.get(number)
-        if column is not None:
+        if (column := leaves.get(number)) is not None:
             under = "" if column.under is None else f"  # {printable(column.under)}"
             physical, space, logical = column.kind.partition(" ")
             lines.append(f"{what}{physical} {_element_name(element)}{space}{logical};{under}")

@@ -125,8 +125,7 @@ def open_selected_table(where: str, options: dict[str, Any], **more: Any) -> Ice
     `more` has other arguments of `open_table` and `load_table`. Raise click.UsageError if the
     options contradict each other, and ModcryptError, ValueError or OSError as `open_table`.
     """
-    restrictions = declared_table().get("read_restrictions")
-    if restrictions is not None:
+    if (restrictions := declared_table().get("read_restrictions")) is not None:
         if more.get("read_restrictions") is not None:
             raise click.UsageError(
                 "--read-restrictions contradicts the declaration, which restricts reading already"

@@ -97,8 +97,7 @@ def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
     catalog = open_catalog(values["catalog"], values["catalog_name"], create=True)
     identifier = None if catalog is None else parse_identifier(where)
     if catalog is not None and identifier is not None:
-        namespace = identifier[:-1]
-        if not namespace:
+        if not (namespace := identifier[:-1]):
             raise click.UsageError("in a catalog, TABLE is NAMESPACE.TABLE")
         catalog.create_namespace_if_not_exists(namespace)
     return {

@@ -80,8 +80,7 @@ class Locations:
 
     def _find(self, location: str) -> tuple[Place, str]:
         """Return the folder of a location, and the path in that folder."""
-        prefix = self.prefix(location)
-        if prefix is None:
+        if (prefix := self.prefix(location)) is None:
             raise FormatError(
                 f"the location {location!r} is outside of the table, and modcrypt does not follow "
                 f"locations from files: map its beginning to a folder with location_map"

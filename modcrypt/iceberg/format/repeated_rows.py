@@ -96,8 +96,7 @@ def _read_block(
         decode = decode or decoder(avro, data)
         row, stop = decode(at)
         own = data[at:stop]
-        value = known.values.get(own)
-        if value is None:
+        if (value := known.values.get(own)) is None:
             value = known.add(own, make(row))
         rows.add(value, base + at, base + stop)
         at = stop

@@ -417,8 +417,7 @@ class TableMetadata:
 
     def _whole(self, document: Mapping[str, Any], name: str, otherwise: int | None = None) -> int:
         """Return a member that is a whole number of 64 bits, or `otherwise` if it is missing."""
-        number = document.get(name)
-        if number is None:
+        if (number := document.get(name)) is None:
             number = otherwise
         if type(number) is not int or number not in _LONGS:
             self._fail(f"{name} is missing, or is not a whole number of 64 bits")

@@ -102,12 +102,10 @@ class KeyResolver:
         Raise KeyNotFoundError if neither the table's metadata nor the store has the KEK; and
         KeyMaterialError if the entry is not a KEK, or is under a master key that is not allowed.
         """
-        entry = metadata.keys.get(key_id)
-        if entry is not None:
+        if (entry := metadata.keys.get(key_id)) is not None:
             self._check_master(entry, metadata)
             return IcebergKey.of(entry)
-        kek = self._stored.get(key_id)
-        if kek is None:
+        if (kek := self._stored.get(key_id)) is None:
             with self._open.remember_refusal(key_id):
                 kek = self._read_store().get(key_id) or self._fail_not_found(key_id)
         if not _is_of(kek, metadata):

@@ -185,8 +185,7 @@ def comparable(values: pa.Array) -> pa.Array:
     """Return values that can be grouped and are equal if Iceberg's Java treats them as equal."""
     if isinstance(values, pa.ExtensionArray):  # uuid
         values = values.storage
-    bits = _BITS.get(values.type)
-    if bits is None:
+    if (bits := _BITS.get(values.type)) is None:
         return values
     canonical_nan = pa.scalar(float("nan"), values.type)
     return pc.if_else(pc.is_nan(values), canonical_nan, values).view(bits)

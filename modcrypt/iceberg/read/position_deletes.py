@@ -72,8 +72,7 @@ class Positions:
 def drop_positions(batch: RowBatch, deleted: BitMap64) -> pa.RecordBatch:
     """Return a batch without the rows at deleted positions."""
     rows, start = batch.rows, batch.start
-    gone = (deleted & BitMap64(range(start, start + rows.num_rows))).to_array()
-    if not gone:
+    if not (gone := (deleted & BitMap64(range(start, start + rows.num_rows))).to_array()):
         return rows
     keep = bytearray(b"\x01") * rows.num_rows
     for position in gone:

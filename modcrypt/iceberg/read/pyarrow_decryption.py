@@ -89,8 +89,7 @@ def open_natively(source: Source, keys: StandardKeyMetadata) -> Readable | None:
     Raises:
         FormatError, LimitError, TruncationError: The file is not a Parquet file, or is truncated.
     """
-    properties = _decryption_properties(keys)
-    if properties is None:
+    if (properties := _decryption_properties(keys)) is None:
         return None
     if source.size <= SMALL:
         source = MemorySource(source.read_at(0, source.size), source.name)
@@ -186,8 +185,7 @@ class StoredFile(SeekableFile):
 
     def _fill(self, offset: int, out: memoryview) -> None:
         end_start = self.size - len(self._end)
-        stored = max(0, min(len(out), end_start - offset))
-        if stored:
+        if stored := max(0, min(len(out), end_start - offset)):
             self._source.read_into(offset, out[:stored])
         if stored < len(out):
             start = offset + stored - end_start

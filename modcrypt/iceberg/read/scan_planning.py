@@ -204,8 +204,7 @@ class Planner:
 
     def _constants(self, entry: FileEntry) -> Mapping[int, Any]:
         partition = entry.partition
-        known = self._known.get(id(partition))
-        if known is None:
+        if (known := self._known.get(id(partition))) is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             with as_format_errors(entry.location):

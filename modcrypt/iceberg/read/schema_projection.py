@@ -111,8 +111,7 @@ def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) ->
 
 
 def _with_mapped_ids(field: pa.Field, name: str, known: Iterable[MappedField]) -> pa.Field:
-    found = next((each for each in known if name in each.names), None)
-    if found is None:
+    if (found := next((each for each in known if name in each.names), None)) is None:
         return field
     types = pa.types
 
@@ -197,8 +196,7 @@ class Projection:
         """
         numbers = {field_id(field): number for number, field in enumerate(source)}
         for field, result in zip(wanted, shown, strict=True):
-            number = numbers.get(field.field_id)
-            if number is None:
+            if (number := numbers.get(field.field_id)) is None:
                 yield None, self._constant(field, result.type)
             else:
                 yield number, self._converter(field.field_type, source[number], result.type)

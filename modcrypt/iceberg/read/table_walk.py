@@ -83,8 +83,7 @@ class Walk:
         if snapshot.key_id is None:
             self._check_plaintext_allowed(f"snapshot {snapshot.id} has no key-id")
             return None
-        entry = self.metadata.keys.get(snapshot.key_id)
-        if entry is None:
+        if (entry := self.metadata.keys.get(snapshot.key_id)) is None:
             raise KeyNotFoundError(
                 f"snapshot {snapshot.id}: its key {snapshot.key_id} is not in encryption-keys"
             )

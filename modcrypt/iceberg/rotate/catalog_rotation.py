@@ -88,8 +88,7 @@ def rotate_catalog(
     for identifier in list_tables(catalog, namespace, unlisted):
         name = format_identifier(identifier)
         try:
-            table = _load(catalog, identifier, kms, options)
-            if table is None:
+            if (table := _load(catalog, identifier, kms, options)) is None:
                 yield RotatedTable(table=name, result="plaintext")
             else:
                 yield _rotate(name, table, new_master_key_id, dry_run, prove)

@@ -148,8 +148,7 @@ class DeletionRule:
         return self._owned[location]
 
     def _find_owned(self, location: str) -> bool:
-        path = self.path(location)
-        if path is None:
+        if (path := self.path(location)) is None:
             return False
         place = self.locations.place(location)
         if place.is_linked:

@@ -94,8 +94,7 @@ def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata
     """Return the possible repairs, and the metadata with them; None if nothing changes."""
     metadata = table.metadata
     wrong, refused = _find_wrong_keks(table)
-    missing = {*lost_keys(table), *wrong, *refused}
-    if not missing:
+    if not (missing := {*lost_keys(table), *wrong, *refused}):
         return Repaired(table=table), None
     table = _without(table, missing)
     restored = _find_lost(table)
@@ -233,8 +232,7 @@ def _entries_for(
         raise KeyNotFoundError(f"{older.name}: the key of snapshot {snapshot.id} is not here")
     missing = {entry.id: entry} if entry.id not in metadata.keys else {}
     if not entry.is_single and entry.encrypted_by not in table.resolver.keks(metadata):
-        kek = older.keys.get(entry.encrypted_by)
-        if kek is None:
+        if (kek := older.keys.get(entry.encrypted_by)) is None:
             raise KeyNotFoundError(f"{older.name}: the KEK of key {entry.id} is not here")
         missing[kek.id] = _wrap_for(table, IcebergKey.of(kek))
     restored = metadata.with_keys([*metadata.keys.values(), *missing.values()])

@@ -185,8 +185,7 @@ def _own_setting(
     metadata: TableMetadata, name: str, ref: Mapping[str, Any], setting: str, otherwise: int | None
 ) -> int | None:
     """Return a setting of a branch or tag, which Java requires to be positive."""
-    value = ref.get(setting)
-    if value is None:
+    if (value := ref.get(setting)) is None:
         return otherwise
     if type(value) is not int or value < 1:
         raise FormatError(f"{metadata.name}: {setting} of {name!r} is not a positive whole number")

@@ -212,8 +212,7 @@ class CatalogVersions:
                 return place
 
     def _pointed(self) -> Pointed:
-        pointed = self._pointer.find()
-        if pointed is None:
+        if (pointed := self._pointer.find()) is None:
             raise self._missing_error()
         return pointed
 

@@ -116,8 +116,7 @@ def parse_identifier(text: str) -> tuple[str, ...]:
     """
     parts, at = list[str](), 0
     while at < len(text):
-        match = _PART.match(text, at)
-        if match is None:
+        if (match := _PART.match(text, at)) is None:
             raise ValueError(
                 f"{printable(text)} is not an identifier of a catalog: put names with dots into "
                 "backticks, as in shop.`a.b`"

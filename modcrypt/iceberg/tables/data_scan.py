@@ -99,8 +99,7 @@ def select_rows(
 
 def snapshot_at(table: IcebergTable, when: datetime.datetime | int) -> Snapshot:
     """Return the snapshot that was the current one at a time; raise ValueError without one."""
-    found = table.snapshot_as_of_timestamp(to_milliseconds(when))
-    if found is None:
+    if (found := table.snapshot_as_of_timestamp(to_milliseconds(when))) is None:
         raise ValueError("the table's history has no snapshot as old as as_of")
     return found
 

@@ -102,8 +102,7 @@ class RestVersions(CatalogVersions):
         return after if _has_all(updates, after.metadata) else self._load()
 
     def _load(self) -> TableAnswer:
-        answer = rest_requests.load(self.catalog, self.identifier)
-        if answer is None:
+        if (answer := rest_requests.load(self.catalog, self.identifier)) is None:
             raise self._missing_error()
         return answer
 
@@ -125,8 +124,7 @@ class RestVersions(CatalogVersions):
         def settings_of(current: TableAnswer) -> dict[str, Any]:
             return merge_settings(own, {**vended, **current.config}, self._name)
 
-        settings = settings_of(answer)
-        if not settings:
+        if not (settings := settings_of(answer)):
             return None
         from pyiceberg.io.fsspec import FsspecFileIO
 
@@ -160,8 +158,7 @@ def _split_settings(catalog: RestCatalog) -> tuple[Mapping[str, Any], Mapping[st
 
     pyiceberg merges both when it opens a catalog; only `LimitedRestCatalog` keeps the former.
     """
-    own = getattr(catalog, "own_settings", None)
-    if own is not None:
+    if (own := getattr(catalog, "own_settings", None)) is not None:
         properties = catalog.properties.items()
         return own, {name: value for name, value in properties if own.get(name) != value}
     if not names_address(catalog.properties):

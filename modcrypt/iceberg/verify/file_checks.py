@@ -58,8 +58,7 @@ class _FileCheck:
         if file_format not in _READ:
             message = f"only length and tags are checked of files in {file_format}"
             self.report.note("unsupported", message, self._location, warning=True)
-        key_metadata = self._read_agreed_keys()
-        if key_metadata is None:
+        if (key_metadata := self._read_agreed_keys()) is None:
             self._check_plain()
         elif file_format == "PARQUET":
             self._check_parquet(key_metadata, self._threads)

@@ -58,8 +58,7 @@ def check_orphans(
     """
     for location in table.metadata.statistics():
         report.add_note(STATISTICS, location, "Iceberg does not encrypt statistics files")
-    folder = table.walk.locations.folders.get(table.metadata.location)
-    if folder is None:
+    if (folder := table.walk.locations.folders.get(table.metadata.location)) is None:
         report.add_note(ORPHANS, None, "the table's location is mapped to no folder")
         return None
     try:

@@ -301,8 +301,7 @@ def _with_moved_keks(metadata: TableMetadata, table: TableVersion) -> TableMetad
 
 def _has_its_key(metadata: TableMetadata, snapshot: Snapshot) -> bool:
     """Return whether the KEK of a snapshot is under the table's master key, or in a key store."""
-    entry = metadata.keys.get(snapshot.key_id or "")
-    if entry is None:
+    if (entry := metadata.keys.get(snapshot.key_id or "")) is None:
         return True
     kek = metadata.keys.get(entry.encrypted_by)
     master = entry.encrypted_by if entry.is_single else kek and kek.encrypted_by

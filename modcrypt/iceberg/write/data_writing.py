@@ -120,8 +120,7 @@ class DataWriter:
 
         Raise PlaintextError if the table declares cells that would not be encrypted.
         """
-        cells = plan_cells(self._subjects, schema)
-        if cells is not None:
+        if (cells := plan_cells(self._subjects, schema)) is not None:
             check_cells(cells, self._table.schema(), self._table.spec())
         check_declared(self._declared, self._table.schema(), cells)
         if cells is None:

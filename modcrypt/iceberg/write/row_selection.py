@@ -112,8 +112,7 @@ class Matching:
         if self._matches_whole(file):
             return none
         with as_format_errors(file.data.location):
-            found = self._matching.count_rows(file)
-            if not found:
+            if not self._matching.count_rows(file):
                 return None
             return self._others.read(file)
 

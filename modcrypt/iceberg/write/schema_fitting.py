@@ -49,8 +49,7 @@ def check_fits(given: pa.Schema, schema: Schema) -> list[str]:
         if more:
             raise ValueError(f"the table has no columns {', '.join(sorted(more))}; remove them")
         named = pyarrow_to_schema(plain, schema.name_mapping, format_version=3)
-    wrong = "; ".join(_describe_misfits(schema, named))
-    if wrong:
+    if wrong := "; ".join(_describe_misfits(schema, named)):
         raise ValueError(f"the data does not fit the table: {wrong}")
     return sorted(schema._name_to_id.keys() - converted._name_to_id.keys())
 

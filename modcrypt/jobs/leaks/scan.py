@@ -234,8 +234,7 @@ class Folder:
         merged: dict[tuple[str, str], tuple[set[str], Exposure, int]] = {}
         counted = [*((shown, 1) for shown in self.exposures), *self.partitions.items()]
         for exposure, files in counted:
-            columns = secrecy.find_columns(exposure)
-            if columns is None:
+            if (columns := secrecy.find_columns(exposure)) is None:
                 continue
             place = exposure.path, exposure.kind
             names, first, count = merged.get(place, (set(), exposure, 0))

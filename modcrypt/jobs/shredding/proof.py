@@ -298,8 +298,7 @@ class Examination:
         rest = [place for place in rest if identify(place) not in known]
         # Key material comes last, because files that refer to it show which file it belongs to.
         for place in sorted(rest, key=_may_be_store):
-            file = self._examine_leftover(place, place.path in near)
-            if file is not None:
+            if (file := self._examine_leftover(place, place.path in near)) is not None:
                 yield file
 
     def _examine_leftover(self, place: Place, near: bool) -> ProvenFile | None:

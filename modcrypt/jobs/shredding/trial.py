@@ -158,8 +158,7 @@ class Trial:
             if seen.encrypted:
                 return self._try_encrypted_file(place, source, seen)
             return self._report_plaintext(seen) if self.wanted.columns else [_PERHAPS_A_COPY]
-        store = parse_store(source)
-        if store is None:
+        if (store := parse_store(source)) is None:
             return None
         return self._try_separate_material(place, store, near)
 
@@ -215,8 +214,7 @@ class Trial:
 
     def _try_keys(self, seen: KeyUses, keys: _Keys, failure: str) -> Iterator[KeyProof]:
         under = [c.name for c in seen.columns or () if "footer key" in c.under]
-        footer = keys.try_if_selected(seen.footer)
-        if footer is not None:
+        if (footer := keys.try_if_selected(seen.footer)) is not None:
             yield replace(footer, key="footer key", columns=tuple(under))
         external = isinstance(try_decode_metadata(seen.footer), KeyReference)
         lost = footer is not None and footer.state in _LOST
@@ -227,8 +225,7 @@ class Trial:
             )
             yield KeyProof(key="columns", state="unknown", why=why)
         for metadata, names in _group_columns_by_key(seen.columns or ()).items():
-            result = keys.try_if_selected(metadata)
-            if result is not None:
+            if (result := keys.try_if_selected(metadata)) is not None:
                 yield replace(result, key=f"column {', '.join(names)}", columns=names)
         if self.wanted.everything:
             for column in seen.columns or ():
@@ -400,8 +397,7 @@ class _Keys:
         """Return a key's material, or a result that states why it has none."""
         if not metadata:
             return self.without
-        material = try_decode_metadata(metadata)
-        if material is None:
+        if (material := try_decode_metadata(metadata)) is None:
             return _make_result(
                 "unknown",
                 "the key metadata is not key material (PKMT1); the key is stored elsewhere",

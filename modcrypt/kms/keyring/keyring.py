@@ -299,8 +299,7 @@ class Keyring(UnpicklableClient):
         self._states.update(lambda masters: None, (ask, key))
 
     def _find_master(self, master_key_id: str) -> Master:
-        master = self._states.current().masters.get(master_key_id)
-        if master is None:
+        if (master := self._states.current().masters.get(master_key_id)) is None:
             raise self._make_missing_error(master_key_id)
         return master
 

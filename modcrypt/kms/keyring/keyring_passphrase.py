@@ -124,8 +124,7 @@ _HIDDEN = "(not repeated here, it may be the passphrase)"
 
 
 def _read_environment(name: str, display: str) -> bytes:
-    value = os.environb.get(os.fsencode(name))
-    if not value:
+    if not (value := os.environb.get(os.fsencode(name))):
         raise KeyAccessDeniedError(
             f"the environment variable {display} with the passphrase is not set"
         )

@@ -150,8 +150,7 @@ def _read_text(reference: str) -> str | PrivateText:
         return where
     if kind == "fd":
         return PrivateText(reference, Secret(read_descriptor(int(where), "key", MAX_PRIVATE_FILE)))
-    data = os.environb.get(os.fsencode(where))
-    if not data:
+    if not (data := os.environb.get(os.fsencode(where))):
         raise KeyNotFoundError(f"the environment variable {show_name(where)} is not set")
     return PrivateText(reference, Secret(data))
 

@@ -329,8 +329,7 @@ class AwsKms(UnpicklableClient):
 
     def _check_target(self, master_key_id: str, kind: str = "master key") -> str:
         """Return the key id for a request; check that it is of this region and account."""
-        arn = _ARN.fullmatch(master_key_id)
-        if arn is None:
+        if (arn := _ARN.fullmatch(master_key_id)) is None:
             name = _format_alias(master_key_id)
             if _KEY_ID.fullmatch(name) or _ALIAS.fullmatch(name):
                 return name

@@ -234,8 +234,7 @@ class VaultKms(UnpicklableClient):
 
     def find_signer(self, key_id: str) -> ServiceSigner:
         """Return the newest version of an ed25519 key, which signs; see `client.find_signer`."""
-        data = self._read(key_id, "signing key")
-        if data is None:
+        if (data := self._read(key_id, "signing key")) is None:
             raise self._transit.make_missing_error(key_id, "signing key")
         if data.get("soft_deleted"):
             raise KeyDisabledError(f"signing key {key_id} is disabled (soft-deleted) in Vault")
@@ -312,8 +311,7 @@ class VaultKms(UnpicklableClient):
         """
         if version is not None and version < 1:
             raise ValueError(f"versions of a key start at 1; there is no version {version}")
-        data = self._read(master_key_id)
-        if data is None:
+        if (data := self._read(master_key_id)) is None:
             raise self._transit.make_missing_error(master_key_id)
         if version is None:
             self._soft_delete(data, master_key_id)
@@ -350,8 +348,7 @@ class VaultKms(UnpicklableClient):
         return self._describe(master_key_id)
 
     def _describe(self, master_key_id: str) -> MasterKey:
-        data = self._read(master_key_id)
-        if data is None:
+        if (data := self._read(master_key_id)) is None:
             raise self._transit.make_missing_error(master_key_id)
         return _parse_master_key(master_key_id, data)
 

@@ -86,8 +86,7 @@ def dataset_ledger(folder: Place) -> Ledger:
 
 def load_newest(ledger: Ledger, trust: Trust) -> Seal | None:
     """Return the newest seal of a dataset; None if there is none. Raise as `Ledger.read`."""
-    found = ledger.read(trust)
-    if found is None:
+    if (found := ledger.read(trust)) is None:
         return None
     with ledger.name_errors():
         return load_files(ledger, *found)

@@ -137,8 +137,7 @@ class SigningKey(Unpicklable):
                 or is unavailable. So does `sign`.
         """
         client: Any = open_kms(uri, **options)
-        key_id = getattr(client, "default_key", None)
-        if not key_id:
+        if not (key_id := getattr(client, "default_key", None)):
             raise ValueError("the URI of a signing key must name the key, not only its service")
         signer = find_signer(client, key_id)
         try:

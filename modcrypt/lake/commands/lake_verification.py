@@ -137,8 +137,7 @@ def _find_targets(
     datasets: dict[str | None, list[str]] = {}
     are_whole = False
     for path in paths:
-        declared = dataset_of(path, tables=True)
-        if declared is None:
+        if (declared := dataset_of(path, tables=True)) is None:
             _check_apart(path, options, others)
             files.append(path)
             continue

@@ -50,8 +50,7 @@ def open_declaration(
         KeyRetrievalError: Another user may change the record of trust.
         OSError: As `read_content`.
     """
-    path = find_declaration(config)
-    if path is None:
+    if (path := find_declaration(config)) is None:
         return None
     if not is_found and is_named(config):
         return read_content(path, records=records)

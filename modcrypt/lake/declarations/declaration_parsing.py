@@ -103,8 +103,7 @@ class _Parsing:
     def parse_service(self, members: Mapping[str, Any], default: str | None) -> str:
         if members.keys() & TOP_MEMBERS:  # else another kind of file, perhaps full of secrets
             self.faults.check_names((), members, TOP_MEMBERS)
-        kms = members.get("kms", default)
-        if kms is None:
+        if (kms := members.get("kms", default)) is None:
             self.faults.add((), "no key service is named; add kms = URI, or set MODCRYPT_KMS")
         elif faults := TOP_MEMBERS["kms"].kind.list_faults("kms", kms):
             self.faults.add(("kms",), faults[0])
@@ -123,8 +122,7 @@ class _Parsing:
         return tuple(dict.fromkeys(given))
 
     def parse_evidence(self, members: Mapping[str, Any]) -> EvidenceDeclaration | None:
-        given = members.get("evidence")
-        if given is None:
+        if (given := members.get("evidence")) is None:
             return None
         if not isinstance(given, Mapping):
             self.faults.add(("evidence",), "evidence must be a table [evidence]")
@@ -146,8 +144,7 @@ class _Parsing:
                 message = "name datasets by letters, digits, and . _ - after the first"
                 self.faults.add(("dataset", name), message)
                 continue
-            dataset = self._parse_dataset(("dataset", name), table)
-            if dataset is not None:
+            if (dataset := self._parse_dataset(("dataset", name), table)) is not None:
                 found[name] = dataset
         return found
 

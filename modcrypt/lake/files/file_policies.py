@@ -134,8 +134,7 @@ class DatasetPolicies:
     def find_listed(self, place: Place) -> Place | None:
         """Return the place of a file of the dataset as it is listed; None for another file."""
         root = self.root.place
-        inside = place.inside(root)
-        if inside is not None:
+        if (inside := place.inside(root)) is not None:
             return root.below(inside)
         return root if place.resolve() == root.resolve() else None
 

@@ -96,8 +96,7 @@ def check_known(
     for choice in unknown:
         if any(map(choice.matches, uses)):
             continue
-        master = masters.get(choice.key)
-        if master is not None:
+        if (master := masters.get(choice.key)) is not None:
             raise ValueError(
                 f"no file uses version {choice.version} of {choice.key}, whose newest version is "
                 f"{master.version}"

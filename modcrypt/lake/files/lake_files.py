@@ -345,8 +345,7 @@ class _StoreListing:
         for path in sorted(named, key=lambda path: f"{path}/" if path in folders else path):
             if posixpath.basename(path)[:1] in ("_", "."):
                 continue
-            found = named[path]
-            if found is not None:
+            if (found := named[path]) is not None:
                 files.append(found)
                 continue
             yield self._describe(files, materials)

@@ -323,8 +323,7 @@ def find_overlaps(
 
 
 def _report_overlap(name: str, both: Iterator[str]) -> Iterator[Finding]:
-    first = list(islice(both, MAX_NAMES))
-    if first:
+    if first := list(islice(both, MAX_NAMES)):
         more = ", and more" * (next(both, None) is not None)
         message = f"the dataset {name} claims files, too: {list_names(first)}{more}"
         yield Finding(word="overlap", message=message)

@@ -70,8 +70,7 @@ class PathPrefix(NamedTuple):
                 f'the AAD prefix contains "{PATH}", a path inside a dataset, but the dataset of '
                 f"{place.name!r} is unknown; pass root=, the dataset's folder"
             )
-        inside = place.inside(root)
-        if inside is None:
+        if (inside := place.inside(root)) is None:
             raise ValueError(f"{place.address!r} is not inside root, the dataset's folder")
         return inside
 

@@ -422,14 +422,12 @@ class BoundRetriever:
 
     def accept_file(self, footer_key_metadata: bytes | None, file_aad: bytes) -> None:
         """Pass the keys what the file states about itself, if they are bound to it."""
-        accept = getattr(self.keys, "accept_file", None)
-        if accept is not None:
+        if (accept := getattr(self.keys, "accept_file", None)) is not None:
             accept(footer_key_metadata, file_aad)
 
     def check_missing(self, columns: Iterable[str]) -> None:
         """Raise KeyNotFoundError if the keys allow no leniency for columns without a key."""
-        check = getattr(self.keys, "check_missing", None)
-        if check is not None:
+        if (check := getattr(self.keys, "check_missing", None)) is not None:
             check(columns)
 
 

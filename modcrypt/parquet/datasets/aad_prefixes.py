@@ -124,10 +124,8 @@ def identify_part(
     """
     properties = bind_to_file(properties, source)
     tail = read_tail(source)
-    stored = stored_prefix(tail, source.name)
-    if stored is not None:
-        part = template.part(stored)
-        if part is None:
+    if (stored := stored_prefix(tail, source.name)) is not None:
+        if (part := template.part(stored)) is None:
             raise foreign_file_error(source.name, stored)
         guesses = [part]
     else:

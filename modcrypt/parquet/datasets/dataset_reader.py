@@ -230,8 +230,7 @@ class _DatasetReader:
         return properties if part is None else replace(properties, aad_prefix=part[0])
 
     def open_file(self, file: DataFile) -> ParquetFile:
-        opened = self._open_files.pop(file.path, None)
-        if opened is not None:
+        if (opened := self._open_files.pop(file.path, None)) is not None:
             return opened
         where, properties = self.dataset.filesystem, self._find_properties(file.path)
         _, version = self._parts.get(file.path, (b"", None))

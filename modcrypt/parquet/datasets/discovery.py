@@ -403,8 +403,7 @@ def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
             return partitioning
     if partitioning != "hive":
         raise ValueError('partitioning must be "hive", a pyarrow.dataset.Partitioning or None')
-    names = list_hive_fields(folders)
-    if not names:
+    if not (names := list_hive_fields(folders)):
         return None
     import pyarrow.dataset as ds  # imports pandas where it is installed
 

@@ -328,8 +328,7 @@ class Rewriting:
     def _describe_result(self, choice: Choice) -> Rewritten:
         columns: dict[str, list[str]] = {}
         for c, path in enumerate(self._file.leaves):
-            new = self.new_ordinal.get(c)
-            if new is None:
+            if (new := self.new_ordinal.get(c)) is None:
                 what = "dropped"
             elif c in self.old.nulls or c in choice.nulls:
                 what = "nulls"

@@ -219,8 +219,7 @@ class RegionWalk:
     def _map_hidden(self, gap: Region) -> Iterator[Region]:
         position, ends = gap.start, [gap.start]
         while position < gap.end and len(ends) <= MAX_MODULES:
-            end = self._frames.find_end(position, gap.end)
-            if end is None:
+            if (end := self._frames.find_end(position, gap.end)) is None:
                 break
             ends.append(end)
             position = end

@@ -52,15 +52,13 @@ def _all_structs(view: PlainView) -> Iterator[ThriftStruct]:
 
 def other_field_type(view: PlainView) -> Iterator[Place]:
     """Find fields of another type than the format gives their numbers."""
-    number = sum(map(has_foreign_types, _all_structs(view)))
-    if number:
+    if number := sum(map(has_foreign_types, _all_structs(view))):
         yield Place(detail=f"in {number} structs")
 
 
 def negative_field_ids(view: PlainView) -> Iterator[Place]:
     """Find fields with negative numbers."""
-    number = sum(field_id < 0 for _, field_id in unknown_fields(view.metadata))
-    if number:
+    if number := sum(field_id < 0 for _, field_id in unknown_fields(view.metadata)):
         yield Place(detail=f"{number} fields")
 
 

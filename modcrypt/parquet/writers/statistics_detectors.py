@@ -79,8 +79,7 @@ def zero_of(element: SchemaElement, sign: int) -> bytes:
 
 def bounds_of_another_size(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds that are not values of the column's type."""
-    read = bound_reader(chunk.element)
-    if read is None:
+    if (read := bound_reader(chunk.element)) is None:
         return
     for bound in bounds_of(statistics_of(chunk)):
         try:
@@ -267,8 +266,7 @@ def page_rows(view: PlainView, chunk: Chunk) -> Iterator[str]:
 
 def index_page_sizes(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find offset indexes that give the sizes of pages without their headers."""
-    offsets = view.index(chunk, Part.OFFSET_INDEX)
-    if offsets is None:
+    if (offsets := view.index(chunk, Part.OFFSET_INDEX)) is None:
         return
     pages = [page for page in view.pages(chunk) if page.is_data]
     if not pages or len(pages) != len(offsets.page_locations):

@@ -130,8 +130,7 @@ def plan_verb(
         check_settings(settings)
     folders = folders_of(where, filesystem)
     files = list_tables(folders)
-    settings = settings_under(settings, folders)
-    if settings is not None:
+    if (settings := settings_under(settings, folders)) is not None:
         if verb.check is not None:
             verb.check(settings, files, **prepared)
         _check_reachable(settings, files)

@@ -191,8 +191,7 @@ def _add_jar(context: Any) -> None:
 
 def _find_loaded_jar(jvm: Any, loader: Any) -> Path | None:
     """Return the jar from which the driver loaded the class; None if it has not loaded it."""
-    resource = loader.getResource(f"{FACTORY.replace('.', '/')}.class")
-    if resource is None:
+    if (resource := loader.getResource(f"{FACTORY.replace('.', '/')}.class")) is None:
         return None
     jar = resource.openConnection().getJarFileURL()
     return Path(jvm.java.nio.file.Paths.get(jar.toURI()).toString())

@@ -393,8 +393,7 @@ def _expand_names(name: str, kind: pa.DataType, here: Spellings) -> Iterator[str
         if parts:
             yield from parts
             return
-    own = here.find(name)
-    if own is not None:
+    if (own := here.find(name)) is not None:
         yield own
 
 

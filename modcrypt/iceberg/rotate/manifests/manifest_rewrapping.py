@@ -209,8 +209,7 @@ class Rewrapping:
     def _rewrite_list(self, table: IcebergTable, snapshot: Snapshot, opened: Opened) -> None:
         """Rewrite a manifest list with the new locations, lengths and keys of its manifests."""
         walk, before = table.walk, snapshot.manifest_list
-        keys = list_keys(table, snapshot, opened)
-        if keys is None:
+        if (keys := list_keys(table, snapshot, opened)) is None:
             raise FormatError(
                 f"{before}: the manifest list is in plaintext, but its manifests are encrypted"
             )
@@ -295,8 +294,7 @@ def _group_by_keys(
 
 def _keys_of(table: IcebergTable, manifest: ManifestFile) -> StandardKeyMetadata:
     """Return the key metadata of a manifest whose entries have encrypted key metadata."""
-    keys = table.walk.manifest_keys(manifest)
-    if keys is None:
+    if (keys := table.walk.manifest_keys(manifest)) is None:
         raise PlaintextError(
             f"{manifest.location}: the manifest is in plaintext, but keys in it are encrypted"
         )

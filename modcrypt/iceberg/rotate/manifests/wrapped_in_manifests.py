@@ -185,8 +185,7 @@ def encrypts_files(key: IcebergKey) -> bool:
 
 def _read_keys(table: IcebergTable, manifest: ManifestFile) -> KeyManifest | None:
     entries = table.walk.entries(manifest)
-    by = encrypting_keys(entries)
-    if not by:
+    if not (by := encrypting_keys(entries)):
         return None
     keks = frozenset(id_ for id_, single in by if not single)
     metadata = (entry.key_metadata for entry in entries)

@@ -101,8 +101,7 @@ def _encode_float(scalar: Any, format_code: str) -> bytes | None:
 
 
 def _convert_integer(scalar: Any, element: ThriftStruct) -> int | None:
-    kind = _find_integer_type(element)
-    if kind is None:
+    if (kind := _find_integer_type(element)) is None:
         return None
     integers = pa.types.is_integer(kind) and pa.types.is_integer(scalar.type)
     same = scalar.type.id == kind.id and _has_zone(scalar.type) == _has_zone(kind)

@@ -100,8 +100,7 @@ def find_candidate_rows(
     if not row_filter.alternatives or not whole:
         return whole
     columns = _find_filter_columns(metadata, row_filter)
-    judge = _make_judge(metadata, columns, row_filter, partition, schema)
-    if judge is None:
+    if (judge := _make_judge(metadata, columns, row_filter, partition, schema)) is None:
         return whole
     chunks = {
         r: [_summarize_chunk(metadata.row_groups[r], column) for column in columns] for r in whole
