@@ -310,13 +310,9 @@ def encrypt(
 
 
 def _encrypt_blocks(
-    workers: Workers,
-    cipher: BlockCipher,
-    plaintext: memoryview,
-    block_length: int,
-    first: int,
+    workers: Workers, cipher: BlockCipher, plaintext: memoryview, block_length: int, first: int,
     out: memoryview,
-) -> int:
+) -> int:  # fmt: skip
     """Encrypt blocks from index `first` on into `out`; return the next index."""
     count = max(1, -(-len(plaintext) // block_length))
     frame = block_length + BLOCK_OVERHEAD

@@ -184,14 +184,9 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
 @batch_options
 @output_options
 def mask(
-    *,
-    paths: tuple[str, ...],
-    null: tuple[str, ...],
-    hashed: tuple[str, ...],
-    drop: tuple[str, ...],
-    restrictions: str | None,
-    **options: Any,
-) -> int:
+    *, paths: tuple[str, ...], null: tuple[str, ...], hashed: tuple[str, ...],
+    drop: tuple[str, ...], restrictions: str | None, **options: Any,
+) -> int:  # fmt: skip
     """Drop, null or hash columns of encrypted files.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Other columns

@@ -63,15 +63,9 @@ MAX_PROBED = 20
 @option("--offline", help="Do not contact the key service or open a keyring.")
 @option("--strict", help="Count warnings as failures.")
 def doctor(
-    *,
-    paths: tuple[str, ...],
-    files: tuple[str, ...],
-    logs: tuple[str, ...],
-    offline: bool,
-    strict: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, paths: tuple[str, ...], files: tuple[str, ...], logs: tuple[str, ...], offline: bool,
+    strict: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Check the machine, keys and secrets, or FILEs for known bugs.
 
     With FILE, doctor checks nothing else: it looks into Parquet files or folders, plaintext or,

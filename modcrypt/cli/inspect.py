@@ -56,17 +56,9 @@ Examples: what anyone can see; all modules, with the keys; a drawing
 @files_options
 @html_options
 def inspect(
-    *,
-    paths: tuple[str, ...],
-    pages: bool,
-    glob: str | None,
-    jobs: int | None,
-    html: str | None,
-    force: bool,
-    spark_master: str | None,
-    as_json: bool,
-    **reading: Any,
-) -> int:
+    *, paths: tuple[str, ...], pages: bool, glob: str | None, jobs: int | None, html: str | None,
+    force: bool, spark_master: str | None, as_json: bool, **reading: Any,
+) -> int:  # fmt: skip
     """Show how Parquet files are encrypted, and what they reveal.
 
     PATH is a file or a folder. No key is needed; with keys, inspect shows more, and which keys

@@ -94,22 +94,11 @@ a later proof for it
 @audit_option
 @sign_options
 def shred(
-    *,
-    paths: tuple[str, ...],
-    columns: tuple[str, ...],
-    master_keys: tuple[str, ...],
-    everything: bool,
-    destroy: bool,
-    yes: bool,
-    dry_run: bool,
-    prove: bool,
-    record: str | None,
-    accept_algorithms: tuple[str, ...],
-    jobs: int | None,
-    spark_master: str | None,
-    as_json: bool,
+    *, paths: tuple[str, ...], columns: tuple[str, ...], master_keys: tuple[str, ...],
+    everything: bool, destroy: bool, yes: bool, dry_run: bool, prove: bool, record: str | None,
+    accept_algorithms: tuple[str, ...], jobs: int | None, spark_master: str | None, as_json: bool,
     **options: Any,
-) -> int:
+) -> int:  # fmt: skip
     """Make data permanently unreadable by removing wrapped keys.
 
     Dry run unless --yes is given. PATH is a file or a folder; options select the keys of columns,

@@ -100,25 +100,12 @@ def verify(*, paths: tuple[str, ...], **options: Any) -> int:
 
 
 def verify_files(
-    *,
-    paths: tuple[str, ...],
-    aad_prefix_template: str | None,
-    expected_parts: int | None,
-    expected_rows: int | None,
-    shared_aad_prefix: bool,
-    strict: bool,
-    glob: str | None,
-    jobs: int | None,
-    record: str | None,
-    threads: int | None,
-    html: str | None,
-    force: bool,
-    spark_master: str | None,
-    as_json: bool,
-    changed_since: float | None = None,
-    report: Callable[[DatasetVerification], object] | None = None,
-    **reading: Any,
-) -> int:
+    *, paths: tuple[str, ...], aad_prefix_template: str | None, expected_parts: int | None,
+    expected_rows: int | None, shared_aad_prefix: bool, strict: bool, glob: str | None,
+    jobs: int | None, record: str | None, threads: int | None, html: str | None, force: bool,
+    spark_master: str | None, as_json: bool, changed_since: float | None = None,
+    report: Callable[[DatasetVerification], object] | None = None, **reading: Any,
+) -> int:  # fmt: skip
     """Verify files; return the exit code.
 
     Those before `changed_since`, in seconds since 1970, are skipped; `report` is called with the

@@ -237,13 +237,9 @@ class Output:
 
 @contextlib.contextmanager
 def open_output(
-    destination: Destination,
-    source: Source | None,
-    *,
-    overwrite: bool,
-    threads: int | None,
+    destination: Destination, source: Source | None, *, overwrite: bool, threads: int | None,
     filesystem: Any = None,
-) -> Iterator[Output]:
+) -> Iterator[Output]:  # fmt: skip
     """Open a destination, published when the block ends without an error.
 
     A second thread writes if `threads` allows it: by default for files that take longer to write

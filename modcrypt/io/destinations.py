@@ -42,12 +42,9 @@ def open_sink(
 
 
 def open_sink_at(
-    place: Place,
-    name: str | None = None,
-    *,
-    overwrite: bool = True,
+    place: Place, name: str | None = None, *, overwrite: bool = True,
     check: Callable[[], object] | None = None,
-) -> AbstractContextManager[Sink]:
+) -> AbstractContextManager[Sink]:  # fmt: skip
     """Open a sink whose file appears when the block ends without an error.
 
     Messages call the file `name`, or by its path. `check` is called last before publication, and

@@ -32,14 +32,9 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
     cachable = False  # fsspec compares the repr of the arguments, where all keys look the same
 
     def __init__(
-        self,
-        *,
-        fs: Any = None,
-        target_protocol: str | None = None,
-        target_options: dict[str, Any] | None = None,
-        fo: str | None = None,
-        **storage_options: Any,
-    ) -> None:
+        self, *, fs: Any = None, target_protocol: str | None = None,
+        target_options: dict[str, Any] | None = None, fo: str | None = None, **storage_options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**storage_options)
         if fs is None:
             fs = fsspec.filesystem(target_protocol or "file", **(target_options or {}))
@@ -152,13 +147,9 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         """Do nothing: files that `open_many` opened for writing are complete when closed."""
 
     def get_file(
-        self,
-        rpath: str,
-        lpath: Any,
-        callback: Any = DEFAULT_CALLBACK,
-        outfile: Any = None,
+        self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None,
         **_: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Copy a file's plaintext to a local path, complete or not at all, or to a file object."""
         out = lpath if outfile is None else outfile
         if not hasattr(out, "write"):

@@ -229,12 +229,9 @@ class FilesVerification:
         return properties
 
     def _require_prefix_of_part(
-        self,
-        number: int,
-        source: Source,
-        properties: FileDecryptionProperties | None,
+        self, number: int, source: Source, properties: FileDecryptionProperties | None,
         template: PrefixTemplate,
-    ) -> FileDecryptionProperties | None:
+    ) -> FileDecryptionProperties | None:  # fmt: skip
         """Find out which part a file is, and return properties that require its prefix."""
         known = properties or FileDecryptionProperties()
         known = replace(known, check_footer_integrity=True, on_missing_key="drop")

@@ -38,12 +38,9 @@ class KeyRewrapping:
     """
 
     def __init__(
-        self,
-        wrapper: KeyWrapper,
-        what: What,
-        new_master_keys: Mapping[str, str],
+        self, wrapper: KeyWrapper, what: What, new_master_keys: Mapping[str, str],
         double_wrapping: bool | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._wrapper, self._what = wrapper, what
         self._new_master_keys, self._double_wrapping = new_master_keys, double_wrapping
         # Maps master key id and wrapped key to the new wrapped key, or to the error.

@@ -202,16 +202,10 @@ class Rotation:
     """
 
     def __init__(
-        self,
-        tools: KeyTools,
-        what: What,
-        new_master_keys: dict[str, str],
-        decryption: AnyDecryption | None,
-        dry_run: bool,
-        signing_key: SigningKey | None,
-        double_wrapping: bool | None,
-        proof: WrapProof,
-    ) -> None:
+        self, tools: KeyTools, what: What, new_master_keys: dict[str, str],
+        decryption: AnyDecryption | None, dry_run: bool, signing_key: SigningKey | None,
+        double_wrapping: bool | None, proof: WrapProof,
+    ) -> None:  # fmt: skip
         self.what, self.new_master_keys = what, new_master_keys
         self.proof = proof
         self._wrapper, self._dry_run = tools.wrapper.with_proof(proof), dry_run
@@ -386,12 +380,9 @@ class Rotation:
         return len(changed)
 
     def _rotate_material(
-        self,
-        material: KeyMaterial,
-        under: set[tuple[str, str]],
-        *,
+        self, material: KeyMaterial, under: set[tuple[str, str]], *,
         may_change_wrapping: bool = True,
-    ) -> KeyMaterial:
+    ) -> KeyMaterial:  # fmt: skip
         """Return rewrapped material of the same data key; add its master key to `under`."""
         rotated = self._rewrapping.rewrap(material, may_change_wrapping=may_change_wrapping)
         under.add((rotated.master_key_id, rotated.master_wrapped))

@@ -173,13 +173,9 @@ def find_named_files(folders: Sequence[Folder], glob: str | None = None) -> list
 
 
 def list_tables(
-    folders: Sequence[Folder],
-    *,
-    as_read: bool = False,
-    glob: str | None = None,
-    without: Sequence[str | None] = (),
-    links: list[Place] | None = None,
-) -> list[File]:
+    folders: Sequence[Folder], *, as_read: bool = False, glob: str | None = None,
+    without: Sequence[str | None] = (), links: list[Place] | None = None,
+) -> list[File]:  # fmt: skip
     """List the files of folders without hidden files, and single files.
 
     With `as_read`, skip files of an incomplete write, too, as readers of a folder do. The paths of

@@ -168,12 +168,9 @@ class _OpenedFile:
     """A file whose recipients are to change."""
 
     def __init__(
-        self,
-        place: Place,
-        source: Source,
-        properties: FileDecryptionProperties,
+        self, place: Place, source: Source, properties: FileDecryptionProperties,
         signing_key: SigningKey | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if signing_key is not None:  # it signs again only what it had signed
             properties = replace(properties, signed_by=(signing_key.verifier,))
         self.place, self.source, self.properties = place, source, properties

@@ -73,14 +73,10 @@ class Record:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        run: Mapping[str, Any],
-        is_done: Callable[[dict[str, Any]], bool] = lambda entry: True,
-        *,
-        write: bool,
+        self, path: str | os.PathLike[str], run: Mapping[str, Any],
+        is_done: Callable[[dict[str, Any]], bool] = lambda entry: True, *, write: bool,
         alone: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._run, self._is_done = dict(run), is_done
         # A Parquet file or an AGS1 stream may be one of the files of the run.
         with suppress(FileNotFoundError), open(path, "rb") as file:
@@ -191,15 +187,11 @@ def rotation_fields(
 
 
 def run_recorded(
-    places: list[Place],
-    work: Callable[[Place], tuple[F, Mapping[str, Any] | None]],
-    kind: type[F],
-    *,
-    record: Record | None,
-    restore: Callable[[dict[str, Any]], dict[str, Any]] = lambda entry: {},
-    jobs: int | None,
+    places: list[Place], work: Callable[[Place], tuple[F, Mapping[str, Any] | None]], kind: type[F],
+    *, record: Record | None,
+    restore: Callable[[dict[str, Any]], dict[str, Any]] = lambda entry: {}, jobs: int | None,
     progress: Callable[[F, int], object] | None,
-) -> list[F]:
+) -> list[F]:  # fmt: skip
     """Return the result of each file; skip files that the record lists as finished.
 
     `work` returns the result of a file and the fields to record; None instead of fields if the file

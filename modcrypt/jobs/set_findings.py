@@ -127,12 +127,9 @@ class FileSet:
     """The files of a set, and what comparing them with each other finds."""
 
     def __init__(
-        self,
-        places: Sequence[Place],
-        files: Sequence[CheckedFile],
-        parts: dict[int, int],
+        self, places: Sequence[Place], files: Sequence[CheckedFile], parts: dict[int, int],
         earlier: Sequence[tuple[Place, FileAad]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._places, self._files, self._parts = places, files, parts
         self._aads = [*zip(places, (file.aad for file in files), strict=True), *earlier]
         self.findings: list[Finding] = []

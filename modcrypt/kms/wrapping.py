@@ -72,13 +72,9 @@ class Kek:
     def material(self, wrapped: str, *, is_footer_key: bool, internal: bool) -> KeyMaterial:
         """Return the key material of a data key that `wrap` wrapped."""
         return KeyMaterial(
-            is_footer_key=is_footer_key,
-            master_key_id=self.master_key_id,
-            wrapped_dek=wrapped,
-            kek_id=self.id,
-            wrapped_kek=self.wrapped,
-            internal=internal,
-        )
+            is_footer_key=is_footer_key, master_key_id=self.master_key_id, wrapped_dek=wrapped,
+            kek_id=self.id, wrapped_kek=self.wrapped, internal=internal,
+        )  # fmt: skip
 
     def wrap_to_json(self, dek: Key, *, is_footer_key: bool, internal: bool) -> str:
         """Wrap a data key and return its material as JSON; the common part is cached."""
@@ -181,14 +177,9 @@ class KeyWrapper:
     """
 
     def __init__(
-        self,
-        client: KmsClient,
-        *,
-        cache_lifetime: float,
-        aad: bytes = b"",
-        audit: Audit | None = None,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
+        self, client: KmsClient, *, cache_lifetime: float, aad: bytes = b"",
+        audit: Audit | None = None, clock: Callable[[], float] | None = None,
+    ) -> None:  # fmt: skip
         self.client, self.aad, self.audit = client, aad, audit
         self.proof: WrapProof | None = None
         self._writing = KeyCache[Kek](cache_lifetime, clock)  # by master key id and length

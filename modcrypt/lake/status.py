@@ -186,14 +186,10 @@ class StateTotals:
 
 
 def find_status(
-    files: LakeFiles,
-    examination: FooterExamination,
-    cache: StateCache,
-    *,
-    judge: LeakJudge | None = None,
-    jobs: int | None = None,
+    files: LakeFiles, examination: FooterExamination, cache: StateCache, *,
+    judge: LeakJudge | None = None, jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
-) -> DatasetStatus:
+) -> DatasetStatus:  # fmt: skip
     """Return the status of a dataset; files are listed, examined and cached in batches.
 
     Args:

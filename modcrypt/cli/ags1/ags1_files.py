@@ -34,14 +34,9 @@ class MetadataFile:
     """
 
     def __init__(
-        self,
-        path: str,
-        metadata: modcrypt.ags1.StandardKeyMetadata,
-        source: str,
-        destination: str,
-        *,
-        force: bool,
-    ) -> None:
+        self, path: str, metadata: modcrypt.ags1.StandardKeyMetadata, source: str, destination: str,
+        *, force: bool,
+    ) -> None:  # fmt: skip
         self._metadata, self._destination = metadata, destination
         self.encode: Encode = modcrypt.ags1.StandardKeyMetadata.encode
         self._target = self._place = os.path.realpath(path)

@@ -140,17 +140,9 @@ _NO_IDENTITIES = {"--identity": "AGS1 has no recipients; pass --key or --key-met
 @_key_options
 @threads_option
 def encrypt(
-    *,
-    source: str,
-    destination: str,
-    new_key_metadata: str | None,
-    key_length: str | None,
-    master_key: str | None,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
-    **references: Any,
-) -> None:
+    *, source: str, destination: str, new_key_metadata: str | None, key_length: str | None,
+    master_key: str | None, force: bool, threads: int | None, as_json: bool, **references: Any,
+) -> None:  # fmt: skip
     """Encrypt SOURCE into the AGS1 stream DESTINATION.
 
     Both are paths, pipes, "-" for standard input and output, or, with fsspec installed, URLs. A
@@ -200,14 +192,9 @@ def encrypt(
 @_reading_options
 @threads_option
 def decrypt(
-    *,
-    source: str,
-    destination: str,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
+    *, source: str, destination: str, force: bool, threads: int | None, as_json: bool,
     **reading: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Decrypt the AGS1 stream SOURCE into DESTINATION.
 
     Both are paths, pipes, "-" for standard input and output, or, with fsspec installed, URLs. A

@@ -149,14 +149,10 @@ def named_service(options: dict[str, Any], *, needed: bool, **more: Any) -> Sett
         kms = _find_default_service()
     uri = find_service(kms, policy)
     return modcrypt.Settings(
-        kms=uri,
-        policy=policy,
-        passphrase=passphrase_reference(uri, options),
-        root=options.get("root"),
-        audit=options.get("audit"),
-        master_key_ids=tuple(options.get("master_keys") or ()),
-        **more,
-    )
+        kms=uri, policy=policy, passphrase=passphrase_reference(uri, options),
+        root=options.get("root"), audit=options.get("audit"),
+        master_key_ids=tuple(options.get("master_keys") or ()), **more,
+    )  # fmt: skip
 
 
 def _settings_of_keys(

@@ -100,16 +100,10 @@ class _Bar:
             files = progress.TextColumn(f"{{task.fields[files]}}/{self._of_files} files")
             counts = files, *counts
         bar = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            *counts,
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+            progress.TextColumn("{task.description}"), progress.BarColumn(), *counts,
+            progress.TimeRemainingColumn(), console=Console(stderr=True), auto_refresh=False,
+            transient=True, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
         task = bar.add_task(self._verb, total=self._total, rate=0.0, files=0)
         bar.start()
         return bar, task

@@ -26,12 +26,9 @@ def format_cell(value: Any) -> str:
 
 
 def align_cells(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Collection[int] = (),
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = (),
     width: int | None = None,
-) -> tuple[str, int]:
+) -> tuple[str, int]:  # fmt: skip
     """Align cells under the titles of their columns, all without control characters.
 
     `right` numbers the columns aligned to the right. Return lines of at most `width`, None for no

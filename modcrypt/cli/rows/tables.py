@@ -67,14 +67,9 @@ class _Reading:
     """The source and properties of a command that reads files."""
 
     def __init__(
-        self,
-        where: str,
-        *,
-        aad_prefix_template: str | None,
-        expected_parts: int | None,
-        allow_plaintext: bool,
-        **reading: Any,
-    ) -> None:
+        self, where: str, *, aad_prefix_template: str | None, expected_parts: int | None,
+        allow_plaintext: bool, **reading: Any,
+    ) -> None:  # fmt: skip
         settings = decryption_settings(reading)
         if allow_plaintext:
             settings = settings.evolve(require_encrypted=False)
@@ -183,15 +178,9 @@ _HEAD_ROWS = 65536  # rows per batch
 @_row_options
 @_file_options
 def head(
-    *,
-    path: str,
-    count: int,
-    columns: tuple[str, ...],
-    listed: str | None,
-    conditions: tuple[str, ...],
-    as_json: bool,
-    **reading: Any,
-) -> None:
+    *, path: str, count: int, columns: tuple[str, ...], listed: str | None,
+    conditions: tuple[str, ...], as_json: bool, **reading: Any,
+) -> None:  # fmt: skip
     """Show the first rows of FILE, or of the files in DIR.
 
     head cuts long values and drops columns that do not fit the terminal; --json prints everything.
@@ -235,18 +224,9 @@ Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow str
 @_row_options
 @_file_options
 def cat(
-    *,
-    path: str,
-    form: str,
-    output: str | None,
-    columns: tuple[str, ...],
-    listed: str | None,
-    conditions: tuple[str, ...],
-    safe: bool,
-    force: bool,
-    as_json: bool,
-    **reading: Any,
-) -> None:
+    *, path: str, form: str, output: str | None, columns: tuple[str, ...], listed: str | None,
+    conditions: tuple[str, ...], safe: bool, force: bool, as_json: bool, **reading: Any,
+) -> None:  # fmt: skip
     """Write the rows of FILE or DIR as JSON lines, CSV or Arrow.
 
     Dates and times are ISO 8601, decimals text, bytes base64. Data encrypted with AES_GCM_V1 is

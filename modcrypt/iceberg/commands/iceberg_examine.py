@@ -62,16 +62,9 @@ Examples: all keys and what they open; files under one key
 @html_options
 @table_options
 def verify(
-    *,
-    where: str,
-    snapshots: tuple[str, ...],
-    strict: bool,
-    jobs: int | None,
-    html: str | None,
-    force: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, where: str, snapshots: tuple[str, ...], strict: bool, jobs: int | None, html: str | None,
+    force: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Verify that all files of the table are authentic.
 
     verify checks every tag of every file that the table's snapshots reach, and that all of them
@@ -138,16 +131,9 @@ def _print_verification(verification: TableVerification) -> None:
 @html_options
 @table_options
 def tree(
-    *,
-    where: str,
-    protected_by: str | None,
-    version: str | None,
-    jobs: int | None,
-    html: str | None,
-    force: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, where: str, protected_by: str | None, version: str | None, jobs: int | None,
+    html: str | None, force: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Draw the table's keys and the files that they open.
 
     Data files are not opened. The exit code is 1 if a manifest could not be read, because the tree

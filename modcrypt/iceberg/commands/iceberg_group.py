@@ -166,23 +166,11 @@ _TABLE_ROWS = 10  # default number of rows in the format table
 )
 @table_options
 def scan(
-    *,
-    where: str,
-    snapshot: str | None,
-    as_of: datetime.datetime | None,
-    columns: tuple[str, ...],
-    listed: str | None,
-    conditions: tuple[str, ...],
-    count: int | None,
-    form: str | None,
-    output: str | None,
-    safe: bool,
-    force: bool,
-    restrictions: str | None,
-    on_erased: Literal["skip", "raise"],
-    as_json: bool,
-    **options: Any,
-) -> None:
+    *, where: str, snapshot: str | None, as_of: datetime.datetime | None, columns: tuple[str, ...],
+    listed: str | None, conditions: tuple[str, ...], count: int | None, form: str | None,
+    output: str | None, safe: bool, force: bool, restrictions: str | None,
+    on_erased: Literal["skip", "raise"], as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Print rows of the table.
 
     Deleted rows are left out, and every page is authenticated. Rows may already be on stdout when

@@ -70,19 +70,10 @@ snapshots of a week, and the last 9
 @table_options
 @sign_options
 def rotate(
-    *,
-    what: Literal["mek", "kek", "dek"],
-    where: str | None,
-    namespace: str | None,
-    new_master_key: str | None,
-    encrypt_plaintext: bool,
-    yes: bool,
-    prove: Prove,
-    dry_run: bool,
-    spark_master: str | None,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, what: Literal["mek", "kek", "dek"], where: str | None, namespace: str | None,
+    new_master_key: str | None, encrypt_plaintext: bool, yes: bool, prove: Prove, dry_run: bool,
+    spark_master: str | None, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Rotate the table's keys in one commit.
 
     Older versions keep their old keys until they are expired. With --sign, the new version is
@@ -252,17 +243,9 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
 @table_options
 @sign_options
 def expire(
-    *,
-    where: str,
-    keep: tuple[int, ...],
-    older_than: timedelta | None,
-    keep_last: int | None,
-    drop_refs: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, where: str, keep: tuple[int, ...], older_than: timedelta | None, keep_last: int | None,
+    drop_refs: bool, dry_run: bool, yes: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Drop old snapshots, and the files that only they need.
 
     Settings of branches and tags apply, as in Iceberg's Java. Staged snapshots are kept. A table

@@ -243,15 +243,9 @@ def _open_parquet(file: str) -> Any:
 @location_map_option
 @_new_table_options
 def encrypt(
-    *,
-    source: str,
-    where: str,
-    source_catalog: str | None,
-    history: bool,
-    location_map: tuple[str, ...],
-    as_json: bool,
-    **options: Any,
-) -> None:
+    *, source: str, where: str, source_catalog: str | None, history: bool,
+    location_map: tuple[str, ...], as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Encrypt a plaintext table into a new one.
 
     SOURCE is its metadata.json or its folder, TABLE the new table. Files are encrypted page by

@@ -141,25 +141,18 @@ def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
     for number in ("sequence_number", "min_sequence_number"):  # those of version 1 have none
         row[number] = _typed_value(row, number, int, name, otherwise=0)
     return ManifestFile(
-        _typed_value(row, "manifest_path", str, name),
-        _size(row, "manifest_length", name),
+        _typed_value(row, "manifest_path", str, name), _size(row, "manifest_length", name),
         _typed_value(row, "partition_spec_id", int, name),
-        _one_of(row, "content", (DATA, DELETES), name, otherwise=DATA),
-        row["sequence_number"],
-        _typed_value(row, "added_snapshot_id", int, name),
-        _hide_key(row, name),
-        row,
-    )
+        _one_of(row, "content", (DATA, DELETES), name, otherwise=DATA), row["sequence_number"],
+        _typed_value(row, "added_snapshot_id", int, name), _hide_key(row, name), row,
+    )  # fmt: skip
 
 
 @hide_frames
 def read_manifest(
-    data: bytes,
-    manifest: ManifestFile,
-    name: str,
-    metadata: TableMetadata | None = None,
+    data: bytes, manifest: ManifestFile, name: str, metadata: TableMetadata | None = None,
     choose: Choose | None = None,
-) -> Iterator[FileEntry]:
+) -> Iterator[FileEntry]:  # fmt: skip
     """Read the plaintext of a manifest; `manifest` is its row in the manifest list.
 
     All rows are checked at once. Those that `choose` returns become entries when they are needed:
@@ -328,13 +321,9 @@ def _size(row: Mapping[str, Any], name: str, where: str) -> int:
 
 
 def _one_of(
-    row: Mapping[str, Any],
-    name: str,
-    values: Sequence[int],
-    where: str,
-    *,
+    row: Mapping[str, Any], name: str, values: Sequence[int], where: str, *,
     otherwise: Any = _REQUIRED,
-) -> int:
+) -> int:  # fmt: skip
     value: int = _typed_value(row, name, int, where, otherwise=otherwise)
     if value not in values:
         raise FormatError(f"{where}: {name} of a row has the invalid value {value}")

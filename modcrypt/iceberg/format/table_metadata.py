@@ -387,15 +387,10 @@ class TableMetadata:
         if not (key_id is None or (isinstance(key_id, str) and key_id)):
             self._fail("the key-id of a snapshot is not a text")
         return Snapshot(
-            self._whole(document, "snapshot-id"),
-            parent if type(parent) is int else None,
-            self._whole(document, "sequence-number", 0),
-            self._whole(document, "timestamp-ms"),
-            document["manifest-list"],
-            key_id,
-            schema if type(schema) is int else None,
-            document,
-        )
+            self._whole(document, "snapshot-id"), parent if type(parent) is int else None,
+            self._whole(document, "sequence-number", 0), self._whole(document, "timestamp-ms"),
+            document["manifest-list"], key_id, schema if type(schema) is int else None, document,
+        )  # fmt: skip
 
     def _objects(self, name: str) -> list[dict[str, Any]]:
         objects = self._list(name)

@@ -64,15 +64,10 @@ class KeyResolver:
     """
 
     def __init__(
-        self,
-        kms: KmsClient,
-        store: KeyStore | None = None,
-        *,
-        master_key_ids: Collection[str] | None = None,
-        audit: Audit | None = None,
-        proof: WrapProof | None = None,
-        subjects: SubjectKeys | None = None,
-    ) -> None:
+        self, kms: KmsClient, store: KeyStore | None = None, *,
+        master_key_ids: Collection[str] | None = None, audit: Audit | None = None,
+        proof: WrapProof | None = None, subjects: SubjectKeys | None = None,
+    ) -> None:  # fmt: skip
         self.masters = MasterKeys(kms, audit, proof)
         self.subjects = subjects
         self.store = store

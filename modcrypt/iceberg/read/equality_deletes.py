@@ -153,12 +153,9 @@ def _ids(fields: Iterable[pa.Field]) -> Iterator[int | None]:
 
 class _Values:
     def __init__(
-        self,
-        columns: Sequence[NestedField],
-        schema: pa.Schema,
-        constants: Mapping[int, Any],
+        self, columns: Sequence[NestedField], schema: pa.Schema, constants: Mapping[int, Any],
         name: str,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._projections = [
             Projection(schema, Schema(column), constants, name) for column in columns
         ]

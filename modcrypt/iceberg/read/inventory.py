@@ -325,12 +325,9 @@ class Keys:
 
 
 def take_inventory(
-    keys: Keys,
-    snapshots: Iterable[Snapshot],
-    jobs: int,
-    progress: Callable[[int], None] = lambda _: None,
-    known: Container[str] = (),
-) -> Inventory:
+    keys: Keys, snapshots: Iterable[Snapshot], jobs: int,
+    progress: Callable[[int], None] = lambda _: None, known: Container[str] = (),
+) -> Inventory:  # fmt: skip
     """Read all manifest lists and manifests of snapshots, and list the files that they name.
 
     `jobs` files are read in parallel; this thread calls `progress` with the size of each file read.
@@ -343,12 +340,9 @@ def take_inventory(
 
 
 def read_manifests(
-    keys: Keys,
-    inventory: Inventory,
-    jobs: int,
-    progress: Callable[[int], None] = lambda _: None,
+    keys: Keys, inventory: Inventory, jobs: int, progress: Callable[[int], None] = lambda _: None,
     known: Container[str] = (),
-) -> Iterator[tuple[ReachedManifest, ManifestEntries]]:
+) -> Iterator[tuple[ReachedManifest, ManifestEntries]]:  # fmt: skip
     """Read the manifest lists of an inventory; yield each manifest that they name, with its rows.
 
     For the arguments see `take_inventory`.

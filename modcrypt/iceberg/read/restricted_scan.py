@@ -35,14 +35,10 @@ class RestrictedScan:
     """
 
     def __init__(
-        self,
-        documents: Sequence[Mapping[str, Any]],
-        walk: Walk,
-        snapshot: Snapshot | None,
-        schema_id: int | None,
-        columns: Sequence[str] | None,
+        self, documents: Sequence[Mapping[str, Any]], walk: Walk, snapshot: Snapshot | None,
+        schema_id: int | None, columns: Sequence[str] | None,
         filters: str | BooleanExpression | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         table = schema_of(walk.metadata, schema_id)
         restrictions = parse_restrictions(documents, table)
         nullable = null_with_parents(table)

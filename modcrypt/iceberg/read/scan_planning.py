@@ -280,12 +280,9 @@ class DeleteIndex:
     """
 
     def __init__(
-        self,
-        walk: Walk,
-        partitions: Callable[[int], SpecFilter],
-        deletes: Iterable[FileEntry],
+        self, walk: Walk, partitions: Callable[[int], SpecFilter], deletes: Iterable[FileEntry],
         oldest: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._walk, self._partitions, self._oldest = walk, partitions, oldest
         self._vectors: dict[str, FileEntry] = {}
         self._of_file: dict[str, list[FileEntry]] = defaultdict(list)

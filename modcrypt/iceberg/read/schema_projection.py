@@ -150,14 +150,9 @@ class Projection:
     """
 
     def __init__(
-        self,
-        schema: pa.Schema,
-        wanted: Schema,
-        constants: Mapping[int, Any],
-        name: str,
-        filled: Filled | None = None,
-        values: Values = MappingProxyType({}),
-    ) -> None:
+        self, schema: pa.Schema, wanted: Schema, constants: Mapping[int, Any], name: str,
+        filled: Filled | None = None, values: Values = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self._constants, self._name = constants, name
         self._filled: Filled = {} if filled is None else filled
         self._widths: dict[tuple[pa.DataType, str], int] = {}

@@ -168,14 +168,9 @@ class Walk:
             self.entries(newest)
 
     def read(
-        self,
-        location: str,
-        keys: StandardKeyMetadata | None,
-        length: int | None = None,
-        *,
-        start: int = 0,
-        size: int | None = None,
-    ) -> bytes:
+        self, location: str, keys: StandardKeyMetadata | None, length: int | None = None, *,
+        start: int = 0, size: int | None = None,
+    ) -> bytes:  # fmt: skip
         """Return the plaintext of an AGS1 file or of a file in plaintext, completely or in part.
 
         `keys` is None for a file in plaintext; `length` is its trusted length, if `keys` has none.

@@ -266,13 +266,9 @@ class RotatedSnapshots:
         }  # fmt: skip
 
     def _keep_manifest(
-        self,
-        manifest: ManifestFile,
-        entries: Sequence[FileEntry],
-        before: Mapping[FileId, _Added],
-        *,
-        is_own: bool,
-    ) -> _Row | None:
+        self, manifest: ManifestFile, entries: Sequence[FileEntry], before: Mapping[FileId, _Added],
+        *, is_own: bool,
+    ) -> _Row | None:  # fmt: skip
         """Return the row of a manifest that needs no change; None for others.
 
         With `is_own` it is the branch's own: snapshots that are no longer its ancestors added it.
@@ -283,14 +279,9 @@ class RotatedSnapshots:
         return _Row(manifest.row, {id_: before[id_] for id_ in live})
 
     def _write_manifest(
-        self,
-        manifest: ManifestFile,
-        entries: Sequence[FileEntry],
-        by: _Commit,
-        before: Mapping[FileId, _Added],
-        *,
-        replaces: bool,
-    ) -> _Row:
+        self, manifest: ManifestFile, entries: Sequence[FileEntry], by: _Commit,
+        before: Mapping[FileId, _Added], *, replaces: bool,
+    ) -> _Row:  # fmt: skip
         """Write a manifest with the new files; those in `before` exist already.
 
         With `replaces` it also deletes the old files.

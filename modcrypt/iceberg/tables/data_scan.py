@@ -66,18 +66,10 @@ class Selection:
 
 
 def select_rows(
-    table: IcebergTable,
-    snapshot: int | str | None,
-    columns: Sequence[str] | None,
-    filters: Any,
-    *,
-    row_filter: Any,
-    selected_fields: Sequence[str],
-    case_sensitive: bool,
-    snapshot_id: int | None,
-    as_of: datetime.datetime | int | None,
-    limit: int | None,
-) -> Selection:
+    table: IcebergTable, snapshot: int | str | None, columns: Sequence[str] | None, filters: Any, *,
+    row_filter: Any, selected_fields: Sequence[str], case_sensitive: bool, snapshot_id: int | None,
+    as_of: datetime.datetime | int | None, limit: int | None,
+) -> Selection:  # fmt: skip
     """Return the selection by arguments of `IcebergTable.scan`; raise ValueError if they conflict.
 
     modcrypt's own names of arguments and those of pyiceberg mean the same; each may be given once.

@@ -258,12 +258,9 @@ def check_writable(catalog: RestCatalog) -> None:
 
 
 def _send(
-    catalog: RestCatalog,
-    method: str,
-    identifier: Identifier,
-    body: bytes | None,
+    catalog: RestCatalog, method: str, identifier: Identifier, body: bytes | None,
     params: Mapping[str, str | None] | None = None,
-) -> Response:
+) -> Response:  # fmt: skip
     *namespace, name = catalog.identifier_to_tuple(identifier)
     url = _url(catalog, Endpoints.load_table, namespace, table=name)
     return _request(catalog, method, url, body, params)
@@ -296,12 +293,9 @@ def check_names(catalog: RestCatalog, names: Sequence[str]) -> None:
 
 
 def _request(
-    catalog: RestCatalog,
-    method: str,
-    url: str,
-    body: bytes | None,
+    catalog: RestCatalog, method: str, url: str, body: bytes | None,
     params: Mapping[str, str | None] | None = None,
-) -> Response:
+) -> Response:  # fmt: skip
     bound_requests(catalog)  # again: a copy in another process has lost its limits
 
     def send() -> Response:

@@ -63,13 +63,10 @@ class Contents:
 
     @classmethod
     def of(
-        cls,
-        table: IcebergTable,
-        *,
-        history: bool = False,
+        cls, table: IcebergTable, *, history: bool = False,
         snapshots: Sequence[Snapshot] | None = None,
         read: Callable[[Walk, ManifestFile], Sequence[FileEntry]] = Walk.entries,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Read all manifests of a table's current snapshot, or with `history` of all snapshots.
 
         `snapshots` selects others than the current one; `read` reads each manifest.
@@ -231,14 +228,9 @@ class Copy:
         self, old: ManifestFile, rows: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         new = write_manifest(
-            self.target,
-            old.spec_id,
-            rows,
-            self.files,
-            content=old.content,
-            snapshot_id=old.added_snapshot_id,
-            sequence_number=old.sequence_number,
-        )
+            self.target, old.spec_id, rows, self.files, content=old.content,
+            snapshot_id=old.added_snapshot_id, sequence_number=old.sequence_number,
+        )  # fmt: skip
         if old.content == DATA:
             new["first_row_id"] = self.contents.first_row_ids.get(old.location)
             if new["first_row_id"] is None:

@@ -203,12 +203,9 @@ def encryption_properties(
 
 
 def new_place(
-    where: Any,
-    catalog: Any,
-    identifier: str | tuple[str, ...] | None,
-    location: str | None,
+    where: Any, catalog: Any, identifier: str | tuple[str, ...] | None, location: str | None,
     filesystem: Any,
-) -> NewPlace:
+) -> NewPlace:  # fmt: skip
     """Return the place of a new table; arguments and errors as of `create_table`."""
     if (catalog is None) != (identifier is None):
         raise ValueError("catalog and identifier must be passed together")

@@ -249,14 +249,10 @@ def draw_page(tree: KeyTreeNodes) -> str:
     """Draw a tree as a page."""
     layout = _TreeLayout(tree, PAGE_BRANCHES, PAGE_NODES)
     return render(
-        "key_tree.html",
-        title=f"Keys of {format_name(tree.location)}",
-        tree=tree,
-        hues=layout.hues,
-        picture=_Picture(tree, layout.hues),
-        roots=layout.roots(),
+        "key_tree.html", title=f"Keys of {format_name(tree.location)}", tree=tree, hues=layout.hues,
+        picture=_Picture(tree, layout.hues), roots=layout.roots(),
         keks=[(kek, layout.hues[kek.id], layout.size_beneath(kek)) for kek in tree.keks],
-    )
+    )  # fmt: skip
 
 
 MOST = 14  # maximum number of boxes in a column; the last one represents all others

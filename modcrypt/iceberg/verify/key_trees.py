@@ -159,17 +159,13 @@ def key_tree(
 def _tree_list(reached: ReachedList, current: Any) -> TreeList:
     ids, first = tuple(snapshot.id for snapshot in reached.snapshots), reached.snapshots[0]
     return TreeList(
-        location=reached.location,
-        size=reached.size,
-        snapshots=ids,
-        sequence_number=first.sequence_number,
-        timestamp_ms=first.timestamp_ms,
-        current=current in ids,
-        key_id=first.key_id,
+        location=reached.location, size=reached.size, snapshots=ids,
+        sequence_number=first.sequence_number, timestamp_ms=first.timestamp_ms,
+        current=current in ids, key_id=first.key_id,
         **_key_facts(reached.encrypted_by, None if reached.key is None else reached.key.encrypted),
         manifests=tuple(manifest.number for manifest in reached.manifests),
         error=None if reached.error is None else str(reached.error),
-    )
+    )  # fmt: skip
 
 
 def _tree_manifest(reached: ReachedManifest) -> TreeManifest:
@@ -187,13 +183,9 @@ def _tree_file(reached: ReachedFile) -> TreeFile:
     by = reached.encrypted_by
     encrypted = None if by is None else encrypted_part(reached.entry.key_metadata or b"")
     return TreeFile(
-        kind=reached.kind,
-        location=reached.location,
-        size=reached.entry.size,
-        records=reached.records,
-        encrypted=reached.encrypted,
-        **_key_facts(by, encrypted),
-    )
+        kind=reached.kind, location=reached.location, size=reached.entry.size,
+        records=reached.records, encrypted=reached.encrypted, **_key_facts(by, encrypted),
+    )  # fmt: skip
 
 
 def _key_facts(by: tuple[str, bool] | None, encrypted: bytes | None) -> dict[str, Any]:

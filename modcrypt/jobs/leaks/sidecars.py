@@ -24,12 +24,9 @@ _CHECKSUM = "stale-checksum"  # conversion removes those of the files that it re
 
 
 def check_sidecars(
-    source: Place,
-    destination: Place | None,
-    encryption: Encryption,
-    *,
+    source: Place, destination: Place | None, encryption: Encryption, *,
     drop_summaries: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Raise if files that encryption leaves as they are show values of the columns it encrypts.
 
     The hidden files of the folder that is written are examined, and names of partitions, also in

@@ -126,13 +126,9 @@ class Shredding:
     """
 
     def __init__(
-        self,
-        tools: KeyTools | None,
-        wanted: Criteria,
-        decryption: FileDecryptionProperties | None,
-        dry_run: bool,
-        signing_key: SigningKey | None,
-    ) -> None:
+        self, tools: KeyTools | None, wanted: Criteria, decryption: FileDecryptionProperties | None,
+        dry_run: bool, signing_key: SigningKey | None,
+    ) -> None:  # fmt: skip
         self._wanted, self._decryption, self._dry_run = wanted, decryption, dry_run
         self._signing_key = signing_key
         self._audit = None if tools is None else tools.wrapper.audit

@@ -113,13 +113,9 @@ class VaultKms(UnpicklableClient):
     capabilities = Capabilities(aad=True, rewrap=True, batch=MAX_BATCH, random_nonces=True)
 
     def __init__(
-        self,
-        engine: Engine,
-        default_key: str | None,
-        *,
-        token: Callable[[], str] | None = None,
+        self, engine: Engine, default_key: str | None, *, token: Callable[[], str] | None = None,
         client: Any = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.default_key = default_key
         self._engine = engine
         self._transit = TransitRequests(engine, token, client)

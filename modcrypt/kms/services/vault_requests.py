@@ -57,14 +57,9 @@ class TransitRequests:
         self._own = threading.local()
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        key_id: str = "",
-        missing_is_empty: bool = False,
-        kind: str = "master key",
-    ) -> dict[str, Any]:
+        self, method: str, path: str, body: dict[str, Any] | None = None, key_id: str = "",
+        missing_is_empty: bool = False, kind: str = "master key",
+    ) -> dict[str, Any]:  # fmt: skip
         """Send one request, and return the answer's data; raise KeyRetrievalError.
 
         `method` is an HTTP method or "list", `path` the path below the engine's mount. With

@@ -157,12 +157,9 @@ class ApplicationTotals:
 
 
 def carry_out_plan(
-    plan: LakePlan,
-    policies: DatasetPolicies,
-    *,
-    jobs: int | None = None,
+    plan: LakePlan, policies: DatasetPolicies, *, jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
-) -> Spool[AppliedFile]:
+) -> Spool[AppliedFile]:  # fmt: skip
     """Carry out a plan; return the result of each of its files, in order.
 
     `progress` is called with the number of planned files after each.

@@ -162,16 +162,10 @@ def make_plan(
     removals: Spool[FileState] = Spool(gone if erased else ())
     planned.extend(map(_plan_waiting, status.waiting))
     return LakePlan(
-        dataset=status.dataset.name,
-        files=planned,
-        new_versions=status.due_keys,
-        current=current,
-        erased=erased - len(removals),
-        removals=removals,
-        leaks=status.leaks,
-        error=status.error,
+        dataset=status.dataset.name, files=planned, new_versions=status.due_keys, current=current,
+        erased=erased - len(removals), removals=removals, leaks=status.leaks, error=status.error,
         code=status.code,
-    )
+    )  # fmt: skip
 
 
 def _plan_waiting(state: FileState) -> PlannedChange:

@@ -115,17 +115,12 @@ def make_report(
     count = sum(len(s.files) - sum(s.totals.states[n] for n in DECLARED) for s in statuses)
     datasets = [_describe_dataset(status) for status in statuses]
     return LakeReport(
-        lake=lake,
-        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        version=__version__,
-        digest=digest,
-        datasets=datasets,
-        keys=_describe_keys(statuses, ages, compromised),
-        findings=findings,
+        lake=lake, time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        version=__version__, digest=digest, datasets=datasets,
+        keys=_describe_keys(statuses, ages, compromised), findings=findings,
         more_findings=count - len(findings),
-        drift=None if before is None else list(_find_drift(datasets, before)),
-        evidence=evidence,
-    )
+        drift=None if before is None else list(_find_drift(datasets, before)), evidence=evidence,
+    )  # fmt: skip
 
 
 def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:

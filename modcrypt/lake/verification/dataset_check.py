@@ -69,15 +69,10 @@ MAX_GROUPS = 1000
 
 
 def verify_files(
-    files: LakeFiles,
-    policies: DatasetPolicies,
-    cache: StateCache,
-    *,
-    is_unchanged: IsUnchanged,
-    check: CheckFiles | None = None,
-    jobs: int | None = None,
+    files: LakeFiles, policies: DatasetPolicies, cache: StateCache, *, is_unchanged: IsUnchanged,
+    check: CheckFiles | None = None, jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> LakeVerification:
+) -> LakeVerification:  # fmt: skip
     """Verify the files of a dataset against its declaration, and cache which are correct.
 
     Args:

@@ -113,12 +113,9 @@ class PlaintextView(SeekableFile):
     """
 
     def __init__(
-        self,
-        source: Source,
-        plan: ReadPlan,
-        resources: ExitStack | None = None,
+        self, source: Source, plan: ReadPlan, resources: ExitStack | None = None,
         values: CellValues | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._threads = ThreadPool(_MAX_THREADS, "modcrypt-view", of_cores=True)
         resources = resources or ExitStack()
         resources.callback(self._threads.close)

@@ -104,13 +104,9 @@ class OpenFile:
     """
 
     def __init__(
-        self,
-        source: Source,
-        properties: AnyDecryption,
-        expected: FileIdentity | None = None,
-        *,
+        self, source: Source, properties: AnyDecryption, expected: FileIdentity | None = None, *,
         whole: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         with paused_collector():
             self._open(source, properties, expected, whole)
 
@@ -175,13 +171,9 @@ class OpenFile:
 
     @paused_collector()
     def select(
-        self,
-        columns: Iterable[int] | None = None,
-        row_groups: Sequence[int] | None = None,
-        *,
-        partial_groups: bool = False,
-        opened: Sequence[int] | None = None,
-    ) -> ReadPlan:
+        self, columns: Iterable[int] | None = None, row_groups: Sequence[int] | None = None, *,
+        partial_groups: bool = False, opened: Sequence[int] | None = None,
+    ) -> ReadPlan:  # fmt: skip
         """Find the keys of some columns in some row groups, and decrypt their column metadata.
 
         None selects all leaves or row groups; row groups keep the order in which they are given.

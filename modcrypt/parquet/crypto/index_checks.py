@@ -164,13 +164,9 @@ def _location_faults(locations: list[ThriftStruct], leaf: Leaf, pages: PageFacts
 
 
 def column_index_faults(
-    index: ThriftStruct,
-    offset_index: ThriftStruct | None,
-    md: ThriftStruct | None,
-    leaf: Leaf,
-    element: ThriftStruct,
-    pages: PageFacts | None,
-) -> Iterator[str]:
+    index: ThriftStruct, offset_index: ThriftStruct | None, md: ThriftStruct | None, leaf: Leaf,
+    element: ThriftStruct, pages: PageFacts | None,
+) -> Iterator[str]:  # fmt: skip
     """Yield the contradictions between a column index, the offset index, statistics and pages.
 
     `md` and `pages` are None if they cannot be read. The schema element determines the order of the

@@ -80,12 +80,9 @@ class ColumnKeys:
     """
 
     def __init__(
-        self,
-        properties: FileDecryptionProperties,
-        leaves: Sequence[Leaf],
-        report: Report,
+        self, properties: FileDecryptionProperties, leaves: Sequence[Leaf], report: Report,
         place: tuple[int, int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._properties, self._leaves, self._report = properties, leaves, report
         self._place = place
         # By what the answer depends on: key given, key metadata, and perhaps the column.

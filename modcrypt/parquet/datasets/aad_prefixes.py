@@ -109,13 +109,9 @@ def find_parts(
 
 
 def identify_part(
-    source: Source,
-    properties: FileDecryptionProperties,
-    template: PrefixTemplate,
-    number: int,
-    files: int,
-    expected: int | None,
-) -> tuple[int, FileIdentity]:
+    source: Source, properties: FileDecryptionProperties, template: PrefixTemplate, number: int,
+    files: int, expected: int | None,
+) -> tuple[int, FileIdentity]:  # fmt: skip
     """Find which part a file is: its footer must authenticate with that part's AAD prefix.
 
     Return the part and the version of the file that was identified. A file that does not store its

@@ -196,12 +196,9 @@ def list_files(where: Any, filesystem: Any, *, every_link: bool = False) -> list
 
 
 def list_sized_files(
-    where: Any,
-    filesystem: Any,
-    *,
-    every_link: bool = False,
+    where: Any, filesystem: Any, *, every_link: bool = False,
     folder_links: list[Place] | None = None,
-) -> list[tuple[Place, int]]:
+) -> list[tuple[Place, int]]:  # fmt: skip
     """List a file, or the visible files in one or several folders, with their sizes; sorted.
 
     The files of a folder have it as their `root`: links in it are followed for reading, but not for

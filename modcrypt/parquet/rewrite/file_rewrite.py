@@ -213,15 +213,9 @@ class Rewriting:
     """
 
     def __init__(
-        self,
-        file: OpenFile,
-        choice: Choice,
-        encryption: EncryptionLike,
-        change: Change,
-        place: Place | None,
-        *,
-        overwrite: bool = True,
-    ) -> None:
+        self, file: OpenFile, choice: Choice, encryption: EncryptionLike, change: Change,
+        place: Place | None, *, overwrite: bool = True,
+    ) -> None:  # fmt: skip
         self.old = choice.plan
         metadata, nulls = plain_metadata(
             self.old, None, file.source.size, remove_added=False, keep_unknown_fields=True,
@@ -419,16 +413,12 @@ def restore_properties(
     columns = file.own_keys(c for c in shown if plan.keep[c])
     metadata = {name: own.metadata for name, own in columns.items()}
     return FileEncryptionProperties(
-        footer_key=footer.footer_key,
-        column_keys={name: own.key for name, own in columns.items()},
-        plaintext_columns=file.plaintext_columns(shown),
-        footer_key_metadata=footer.key_metadata,
+        footer_key=footer.footer_key, column_keys={name: own.key for name, own in columns.items()},
+        plaintext_columns=file.plaintext_columns(shown), footer_key_metadata=footer.key_metadata,
         column_key_metadata={name: data for name, data in metadata.items() if data is not None},
-        aad_prefix=footer.aad_prefix,
-        store_aad_prefix=bool(footer.algorithm.aad_prefix),
-        plaintext_footer=footer.plaintext_footer,
-        encryption_algorithm=footer.cipher.algorithm,
-    )
+        aad_prefix=footer.aad_prefix, store_aad_prefix=bool(footer.algorithm.aad_prefix),
+        plaintext_footer=footer.plaintext_footer, encryption_algorithm=footer.cipher.algorithm,
+    )  # fmt: skip
 
 
 def _check_reference(metadata: bytes | None, source: Source, place: Place | None) -> None:

@@ -232,17 +232,10 @@ def _require_checked_footer(properties: AnyDecryption) -> FileDecryptionProperti
 
 @paused_collector()
 def _rewrite(
-    source: SourceLike,
-    destination: Destination,
-    decryption: AnyDecryption,
-    encryption: AnyEncryption | None,
-    change: Change,
-    filesystem: Any,
-    overwrite: bool,
-    threads: int | None,
-    progress: Callable[[int], None] | None,
-    dry_run: bool,
-) -> Rewritten:
+    source: SourceLike, destination: Destination, decryption: AnyDecryption,
+    encryption: AnyEncryption | None, change: Change, filesystem: Any, overwrite: bool,
+    threads: int | None, progress: Callable[[int], None] | None, dry_run: bool,
+) -> Rewritten:  # fmt: skip
     check_threads(threads)
     strict_decryption = _require_checked_footer(decryption)
     if encryption is not None:

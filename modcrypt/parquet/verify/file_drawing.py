@@ -53,16 +53,10 @@ MIN_NAME, MAX_NAME = 40, 240  # maximum characters of all names of one kind, and
 
 
 def draw(
-    *,
-    title: str,
-    facts: Sequence[tuple[str, str]],
-    columns: Sequence[str],
-    row_groups: int,
-    size: int,
-    regions: Iterable[Region],
-    findings: Sequence[Finding] = (),
+    *, title: str, facts: Sequence[tuple[str, str]], columns: Sequence[str], row_groups: int,
+    size: int, regions: Iterable[Region], findings: Sequence[Finding] = (),
     notes: Sequence[tuple[str, str]] = (),
-) -> str:
+) -> str:  # fmt: skip
     """Return a page that draws a file.
 
     Args:
@@ -77,17 +71,10 @@ def draw(
     drawing = _Drawing(columns, ordered, size)
     data, merged = _make_script_data(drawing, ordered, row_groups, findings[:MAX_FINDINGS])
     return render(
-        "file.html",
-        title=title,
-        facts=facts,
-        drawing=drawing,
-        states=list(reversed(STATES.items())) if ordered else [],
-        findings=findings,
-        max_findings=MAX_FINDINGS,
-        notes=group_notes(notes),
-        merged=merged,
-        data=data,
-    )
+        "file.html", title=title, facts=facts, drawing=drawing,
+        states=list(reversed(STATES.items())) if ordered else [], findings=findings,
+        max_findings=MAX_FINDINGS, notes=group_notes(notes), merged=merged, data=data,
+    )  # fmt: skip
 
 
 def _make_script_data(

@@ -141,14 +141,10 @@ def verify_source(
 
 @paused_collector()
 def verify_with_plan(
-    source: Source,
-    properties: FileDecryptionProperties | None,
-    *,
-    threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    expected_rows: int | None = None,
+    source: Source, properties: FileDecryptionProperties | None, *, threads: int | None = None,
+    progress: Callable[[int], None] | None = None, expected_rows: int | None = None,
     regions: bool = False,
-) -> tuple[CheckedFile, ChunkPlan]:
+) -> tuple[CheckedFile, ChunkPlan]:  # fmt: skip
     """Verify an open source; also return its chunks and their keys."""
     report = Report(MAX_FINDINGS, regions=regions)
     given = bind_and_report(properties or _NOTHING_REQUIRED, source, report)

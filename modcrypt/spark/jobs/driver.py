@@ -67,13 +67,9 @@ TablePlan: TypeAlias = tuple[VerbJob, Sequence[File]]
 
 
 def run_table_job(
-    spark: SparkSession,
-    plan: Callable[..., TablePlan],
-    *arguments: Any,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
-    **options: Any,
-) -> DataFrame:
+    spark: SparkSession, plan: Callable[..., TablePlan], *arguments: Any,
+    files_per_task: int = FILES_PER_TASK, bytes_per_task: int = BYTES_PER_TASK, **options: Any,
+) -> DataFrame:  # fmt: skip
     """Have Spark run the job that `plan(*arguments, **options)` returns, once.
 
     Return the report. Spark sends the names to the executors as rows, not within a closure, and the
@@ -181,13 +177,10 @@ def _fill_tasks(sizes: Sequence[int], files: int, size: int) -> tuple[list[int],
 
 
 def run_tasks(
-    spark: SparkSession,
-    columns: Mapping[str, pa.Array],
-    run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-    files_per_task: int,
-    bytes_per_task: int,
-) -> DataFrame:
+    spark: SparkSession, columns: Mapping[str, pa.Array],
+    run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema,
+    files_per_task: int, bytes_per_task: int,
+) -> DataFrame:  # fmt: skip
     """Have Spark run a function on rows of files, of which `size` is one column.
 
     `run` yields result rows, of `schema`, for the batches of a task.

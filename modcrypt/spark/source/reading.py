@@ -220,12 +220,9 @@ def _read_identities(paths: Iterable[str]) -> dict[str, FileIdentity]:
 
 
 def read_pieces(
-    settings: ReadSettings,
-    pieces: Iterable[Piece],
-    schema: StructType,
-    terms: Sequence[Alternatives] = (),
-    restrictions: Restrictions | None = None,
-) -> Iterator[pa.RecordBatch]:
+    settings: ReadSettings, pieces: Iterable[Piece], schema: StructType,
+    terms: Sequence[Alternatives] = (), restrictions: Restrictions | None = None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Read files, or shares of them, as batches of a schema; this resolves the keys.
 
     A column that a file lacks is null. `terms` apply to what `restrictions` leave of the rows.

@@ -87,12 +87,9 @@ class Exchange:
 
 
 def rewrap_manifest(
-    locations: Locations,
-    location: str,
-    keys: StandardKeyMetadata,
-    exchange: Exchange,
+    locations: Locations, location: str, keys: StandardKeyMetadata, exchange: Exchange,
     resolver: KeyResolver,
-) -> tuple[str, StandardKeyMetadata]:
+) -> tuple[str, StandardKeyMetadata]:  # fmt: skip
     """Rewrite a manifest with key metadata encrypted under other keys, which `resolver` unwraps.
 
     `keys` must have the trusted length of the manifest. Return the location and key metadata of the
@@ -182,12 +179,9 @@ class Rewrapping:
         self.files.used = [*manifests, *(self.lists[location][0] for location in within.lists)]
 
     def _rewrite_manifests(
-        self,
-        table: IcebergTable,
-        within: KeyManifests,
-        manifests: Sequence[ManifestFile],
+        self, table: IcebergTable, within: KeyManifests, manifests: Sequence[ManifestFile],
         exchange: Exchange,
-    ) -> Iterator[tuple[str, StandardKeyMetadata]]:
+    ) -> Iterator[tuple[str, StandardKeyMetadata]]:  # fmt: skip
         """Yield the location and key metadata of each new manifest, in order."""
         resolver = table.resolver
         if self.run is not None and manifests:
@@ -232,12 +226,9 @@ class Rewrapping:
 
     @hide_frames  # key metadata in plaintext contains data keys
     def rewrap(
-        self,
-        table: IcebergTable,
-        within: KeyManifests,
-        entries: Mapping[str, Sequence[FileEntry]],
+        self, table: IcebergTable, within: KeyManifests, entries: Mapping[str, Sequence[FileEntry]],
         exchange: Exchange,
-    ) -> dict[FileId, NewFile]:
+    ) -> dict[FileId, NewFile]:  # fmt: skip
         """Return the files of manifests with their key metadata under the new keys.
 
         `entries` has those of each manifest, by its location; no file is written.

@@ -77,14 +77,9 @@ class Parts(Protocol):
 
 
 def find_candidate_rows(
-    metadata: ThriftStruct,
-    row_filter: Filter,
-    parts: Parts,
-    *,
-    row_groups: Sequence[int],
-    partition: pc.Expression | None = None,
-    schema: pa.Schema | None = None,
-) -> dict[int, Ranges]:
+    metadata: ThriftStruct, row_filter: Filter, parts: Parts, *, row_groups: Sequence[int],
+    partition: pc.Expression | None = None, schema: pa.Schema | None = None,
+) -> dict[int, Ranges]:  # fmt: skip
     """Return the rows that may match a filter, for each row group that has any.
 
     Args:
@@ -196,16 +191,10 @@ def _counts_all_nulls(created_by: bytes, leaf: Leaf, element: ThriftStruct) -> b
 
 def _make_bare_chunk(leaf: Leaf, element: ThriftStruct) -> ThriftStruct:
     md = new(
-        "ColumnMetaData",
-        type=element.type,
-        encodings=[],
-        path_in_schema=leaf.names,
-        codec=0,
-        num_values=1,
-        total_uncompressed_size=0,
-        total_compressed_size=0,
+        "ColumnMetaData", type=element.type, encodings=[], path_in_schema=leaf.names, codec=0,
+        num_values=1, total_uncompressed_size=0, total_compressed_size=0,
         data_page_offset=len(MAGIC_PLAINTEXT),
-    )
+    )  # fmt: skip
     return new("ColumnChunk", file_offset=0, meta_data=md)
 
 
@@ -253,12 +242,9 @@ class _Judge:
 
 
 def _make_judge(
-    metadata: ThriftStruct,
-    columns: list[_Column],
-    row_filter: Filter,
-    partition: pc.Expression | None,
-    schema: pa.Schema | None,
-) -> _Judge | None:
+    metadata: ThriftStruct, columns: list[_Column], row_filter: Filter,
+    partition: pc.Expression | None, schema: pa.Schema | None,
+) -> _Judge | None:  # fmt: skip
     """Return the filter bound to the file's types; None if PyArrow cannot bind it."""
     frame = _make_frame(metadata, columns)
     try:
@@ -356,13 +342,9 @@ class _Pages:
 
 
 def _find_matching_rows(
-    metadata: ThriftStruct,
-    row_group: int,
-    columns: list[_Column],
-    known: list[ThriftStruct],
-    parts: Parts,
-    judge: _Judge,
-) -> Ranges:
+    metadata: ThriftStruct, row_group: int, columns: list[_Column], known: list[ThriftStruct],
+    parts: Parts, judge: _Judge,
+) -> Ranges:  # fmt: skip
     """Return the rows of a row group that may match, by its page indexes."""
     rows = metadata.row_groups[row_group].num_rows
     pages = [_read_pages(metadata, row_group, column, parts) for column in columns]
