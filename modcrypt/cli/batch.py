@@ -54,13 +54,10 @@ files_options = combine_options(
 )
 in_place_option = shared_option("--in-place", help="Overwrite each SOURCE; omit DESTINATION.")
 batch_options = cloup.option_group(
-    "Folders",
-    files_options,
-    record_option,
-    dry_run_option,
+    "Folders", files_options, record_option, dry_run_option,
     shared_option("--fail-fast", rare=True, help="Start no more files after a failure."),
     spark_option,
-)
+)  # fmt: skip
 
 _OF_FOLDERS = {"glob", "jobs", "fail_fast", "drop_summaries"}
 
@@ -266,13 +263,10 @@ class Batch:
             record = self._open_record()
             how["change"] = replace(how["change"], hash_key=hash_key)
             conversion = Conversion(
-                source=self._source,
-                destination=self._destination,
-                threads=options["threads"],
+                source=self._source, destination=self._destination, threads=options["threads"],
                 record=None if record is None else stack.enter_context(record),
-                proof=WrapProof(self._prove),
-                **how,
-            )
+                proof=WrapProof(self._prove), **how,
+            )  # fmt: skip
             if not (self._is_folder or record is not None or options["dry_run"]):
                 return self._run_single(conversion)
             for done in stack.enter_context(closing(self._convert_each(conversion))):

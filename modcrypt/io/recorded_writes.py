@@ -76,11 +76,9 @@ class WriteRecord(Generic[T]):
     """
 
     def __init__(
-        self,
-        folder: Any,
-        describe: Callable[[HashingSink], T],
+        self, folder: Any, describe: Callable[[HashingSink], T],
         check: Callable[[str, Any, T | None], object] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.folder, self._describe, self.check = folder, describe, check
         self._lock = fork_safe(threading.Lock())
         self.changes: dict[str, T | None] = {}

@@ -25,11 +25,9 @@ Stamps: TypeAlias = Sequence[Sequence[int | str] | None]
 
 
 def has_unfinished_rotation(
-    record: str | os.PathLike[str],
-    what: str,
-    new_master_keys: Mapping[str, str],
+    record: str | os.PathLike[str], what: str, new_master_keys: Mapping[str, str],
     double_wrapping: bool | None = None,
-) -> bool:
+) -> bool:  # fmt: skip
     """Return whether a record contains an interrupted rotation."""
     done = read_record(record, rotation_fields(what, new_master_keys, double_wrapping))
     return any("ended" not in entry for entry in done.values())

@@ -75,11 +75,9 @@ class MetadataFile:
         self._written = True
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
+        self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not self._written:
             self._stack.__exit__(kind, error, trace)
         elif error is None:

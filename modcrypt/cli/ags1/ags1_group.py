@@ -261,14 +261,9 @@ def inspect(*, file: str, as_json: bool) -> None:
 
 
 _TITLES = (
-    "block length",
-    "blocks",
-    "length of the last",
-    "header",
-    "+ plaintext",
-    "+ nonces and tags",
+    "block length", "blocks", "length of the last", "header", "+ plaintext", "+ nonces and tags",
     "= encrypted length",
-)
+)  # fmt: skip
 
 
 # --- keys and lengths ----------------------------------------------------------------------------
@@ -389,11 +384,9 @@ def _file_size(path: str) -> int | None:
 
 
 def _encrypt_stream(
-    source: str | IO[bytes],
-    writer: modcrypt.ags1.Ags1Writer,
-    progress: Progress | None,
+    source: str | IO[bytes], writer: modcrypt.ags1.Ags1Writer, progress: Progress | None,
     kept: MetadataFile | None,
-) -> None:
+) -> None:  # fmt: skip
     """Encrypt all of the source, and write the key metadata before the stream is complete."""
     from modcrypt.ags1.layout import encrypted_length
     from modcrypt.io.sources import open_stream

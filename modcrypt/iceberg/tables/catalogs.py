@@ -87,11 +87,9 @@ def load_table(
 
 
 def versions_of(
-    catalog: Any,
-    identifier: Identifier,
-    filesystem: Any = None,
+    catalog: Any, identifier: Identifier, filesystem: Any = None,
     location_map: Mapping[str, Any] | None = None,
-) -> CatalogVersions:
+) -> CatalogVersions:  # fmt: skip
     """Return the versions of a table in a pyiceberg catalog; for the arguments see `load_table`."""
     kind: type[CatalogVersions] = CatalogVersions
     if _is_rest(catalog):

@@ -278,15 +278,12 @@ class Examination:
         tools = self.trial.tools
         refused = any(key.state == "refused" for file in files for key in file.keys)
         return Proof(
-            time=self._time,
-            version=importlib.metadata.version("modcrypt"),
-            criteria=self.trial.wanted,
-            key_service=None if tools is None else repr(tools.client),
-            files=files,
-            unmet=self.trial.unmet,
+            time=self._time, version=importlib.metadata.version("modcrypt"),
+            criteria=self.trial.wanted, key_service=None if tools is None else repr(tools.client),
+            files=files, unmet=self.trial.unmet,
             others=tuple(sorted([*self._others, *self.trial.traces.streams])),
             limits=(*LIMITS, REFUSALS) if refused else LIMITS,
-        )
+        )  # fmt: skip
 
     def _examine_surroundings(
         self, named: Sequence[Place], surroundings: Surroundings

@@ -274,11 +274,9 @@ class _Check:
             self.report.add_fault("format", message, span.start, span.end, module, severity)
 
     def _compare_with_pages(
-        self,
-        facts: PageFacts | None,
-        offset_index: ThriftStruct | None,
+        self, facts: PageFacts | None, offset_index: ThriftStruct | None,
         column_index: ThriftStruct | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Compare column metadata and indexes with the pages, if all pages are known."""
         chunk, md = self.chunk, self.chunk.metadata
         pages = self.spans.get(_PAGES)

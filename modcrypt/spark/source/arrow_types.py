@@ -162,12 +162,8 @@ def _check_writable_type(kind: DataType, where: str) -> None:
 
 
 _UNSUPPORTED = (
-    VariantType,
-    GeometryType,
-    GeographyType,
-    CalendarIntervalType,
-    YearMonthIntervalType,
-)
+    VariantType, GeometryType, GeographyType, CalendarIntervalType, YearMonthIntervalType,
+)  # fmt: skip
 
 
 def check_types(here: pa.Schema, there: pa.Schema) -> None:
