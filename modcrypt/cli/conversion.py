@@ -210,10 +210,8 @@ def mask(
 
 
 def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
-    """Return the reference to the hash key, and remove its options from a command's.
-
-    There must be one if, and only if, columns are hashed.
-    """
+    """Return the reference to the hash key, and remove its options from a command's."""
+    # There must be one if, and only if, columns are hashed.
     reference: str | None = options.pop("hash_key")
     if not needed:
         refuse({"hash_key"}, "name the columns to hash by --hash")

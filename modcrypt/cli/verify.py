@@ -321,11 +321,9 @@ def print_findings(
 
 
 def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticated]]) -> None:
-    """Print what was not authenticated.
-
-    Parts that the format does not authenticate share a line, without reasons. The name
-    of the file is None for a note about a set of files.
-    """
+    """Print what was not authenticated."""
+    # Parts that the format does not authenticate share a line, without reasons. The name of the
+    # file is None for a note about a set of files.
     from modcrypt.parquet.format.findings import fold
 
     notes = list(named_notes)

@@ -252,12 +252,10 @@ def _open_remote(filesystem: Any, path: str, name: str) -> Iterator[Source]:
 
 
 def _uncached_fetch(filesystem: Any, file: Any) -> Callable[[int, int], bytes] | None:
-    """Return the method of an fsspec file that bypasses its cache, which may read 50 MB ahead.
-
-    Only for asynchronous file systems: their requests run on a loop of their own, so that any
-    thread may make them, while others (FTP) have one connection. Not for file systems that cache on
-    purpose: only their type shows that they are not the file system below.
-    """
+    """Return the method of an fsspec file that bypasses its cache, which may read 50 MB ahead."""
+    # Only for asynchronous file systems: their requests run on a loop of their own, so that any
+    # thread may make them, while others (FTP) have one connection. Not for file systems that cache
+    # on purpose: only their type shows that they are not the file system below.
     asynchronous = getattr(type(filesystem), "async_impl", False)
     below = getattr(file, "fs", None)
     if asynchronous and getattr(below, "async_impl", False) and file.size is not None:

@@ -207,11 +207,9 @@ class Conversion:
         return is_erased is not None and file.name != self.source.name and is_erased(file.place)
 
     def _must_redo(self, file: File) -> bool:
-        """Return whether to replace an existing destination, even if it looks up to date.
-
-        An inspection cannot detect all options, and for a single file, `overwrite` always replaces
-        it.
-        """
+        """Return whether to replace an existing destination, even if it looks up to date."""
+        # An inspection cannot detect all options, and for a single file, `overwrite` always
+        # replaces it.
         if not self.overwrite or self.destination is None:
             return self.renew
         change, new = self.change, self.encryption
@@ -405,10 +403,8 @@ class Conversion:
         return False
 
     def _is_already_made(self, error: Exception, source: Place, target: Place) -> bool:
-        """Return whether another attempt at the same task has already made the destination.
-
-        In place, the file may then no longer open with the old keys, or be masked already.
-        """
+        """Return whether another attempt at the same task has already made the destination."""
+        # In place, the file may then no longer open with the old keys, or be masked already.
         if self.renew:  # a look does not tell old data keys from new ones
             return False
         number = error.errno if isinstance(error, OSError) else None

@@ -344,11 +344,9 @@ def _check_accepted(ledger: Ledger, findings: Iterable[SealFinding], accepted: s
 
 
 def _path_of(name: str, where: Any, folder: Place) -> str:
-    """Return the path inside a dataset that a caller names: as it is there, or whole.
-
-    A relative name is that of a file inside the dataset first: what else it could mean depends on
-    the working directory.
-    """
+    """Return the path inside a dataset that a caller names: as it is there, or whole."""
+    # A relative name is that of a file inside the dataset first: what else it could mean depends on
+    # the working directory.
     text = os.fspath(name).rstrip("/")
     start = "" if isinstance(where, Place) else f"{os.fspath(where).rstrip('/')}/"
     if start and text.startswith(start):

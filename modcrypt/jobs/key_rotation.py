@@ -410,11 +410,9 @@ class Rotation:
         return done
 
     def _check_expected(self, material: KeyMaterial, place: Place) -> KeyMaterial:
-        """Return the key material if its master key is expected; called before any request.
-
-        Readers still check which column needs which master key: rotation keeps the master key of
-        each key, unless the caller replaces that master key everywhere.
-        """
+        """Return the key material if its master key is expected; called before any request."""
+        # Readers still check which column needs which master key: rotation keeps the master key of
+        # each key, unless the caller replaces that master key everywhere.
         self._expected.check_any(material, place.address)
         return material
 

@@ -207,11 +207,9 @@ def _call(client: KmsClient, call: Callable[[], T], master_key_id: str) -> T:
 
 
 def _convert_errors(call: Callable[[], T], master_key_id: str) -> T:
-    """Call a client and convert its errors to modcrypt's.
-
-    A client's message may contain anything, even a key. The new error therefore repeats only the
-    type, and is not chained.
-    """
+    """Call a client and convert its errors to modcrypt's."""
+    # A client's message may contain anything, even a key. The new error therefore repeats only the
+    # type, and is not chained.
     try:
         return call()
     except ModcryptError:

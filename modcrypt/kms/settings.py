@@ -461,10 +461,8 @@ _opening = fork_safe(threading.RLock())
 
 
 def _receive(kind: type[Settings], values: dict[str, Any]) -> Settings:
-    """Return the settings that another process sent, as the same object each time.
-
-    A process therefore opens a key service once for all tasks.
-    """
+    """Return the settings that another process sent, as the same object each time."""
+    # A process therefore opens a key service once for all tasks.
     settings = kind(**values)
     for known in _received:
         if known == settings:

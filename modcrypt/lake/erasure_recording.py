@@ -134,10 +134,8 @@ def _list_selected(
 def _list_planned(
     dataset: DatasetDeclaration, shredding: Shredding
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the files that lose keys, each with its columns; none if it is lost as a whole.
-
-    The folders that the caller names stand for their files if these are lost without exception.
-    """
+    """Return the files that lose keys, each with its columns; none if it is lost as a whole."""
+    # The folders that the caller names stand for their files if these are lost without exception.
     root = Folder.at(dataset.location).place
     planned = list(shredding.plan())
     if "" not in shredding.parts and all(file.keys and file.whole for file in planned):

@@ -418,12 +418,10 @@ class Lake:
         carry_out: Callable[[LakePlan], Sequence[AppliedFile]], choices: dict[str, bool],
         rotate: RotateTable | None, **how: Any,
     ) -> LakeApplication:  # fmt: skip
-        """Plan and carry out the changes of one dataset; without `try_keys`, plan only.
-
-        Versions that are due come first, and then another plan, because they make more keys old.
-        Files change inside `hand_over`, so that the next seal states them. The cache learns last
-        what was encrypted, so that it is examined again.
-        """
+        """Plan and carry out the changes of one dataset; without `try_keys`, plan only."""
+        # Versions that are due come first, and then another plan, because they make more keys old.
+        # Files change inside `hand_over`, so that the next seal states them. The cache learns last
+        # what was encrypted, so that it is examined again.
         table = self._find_table(name)
 
         def plan_again() -> LakePlan:
@@ -801,10 +799,8 @@ class Lake:
         raise ValueError(f"{os.fspath(file)} belongs to no dataset of {self.declaration.path}")
 
     def _choose_policies(self, place: Place) -> tuple[DatasetPolicies, Place] | None:
-        """Return the policies of a file, and its place as listed: those of the nearest dataset.
-
-        Datasets may share a folder, if their patterns differ.
-        """
+        """Return the policies of a file, and its place as listed: those of the nearest dataset."""
+        # Datasets may share a folder, if their patterns differ.
         found = []
         for policies in map(self.policies, self.declaration.datasets):
             if (listed := policies.find_listed(place)) is not None:

@@ -181,10 +181,8 @@ def split_metadata(metadata: bytes) -> bytes | None:
 
 @functools.lru_cache(maxsize=64)
 def _decode_head(head: bytes) -> KeyMaterial | KeyReference:
-    """Decode what `split_metadata` returns.
-
-    Base64 in quotes cannot change the meaning of what precedes it, so any DEK stands for all.
-    """
+    """Decode what `split_metadata` returns."""
+    # Base64 in quotes cannot change the meaning of what precedes it, so any DEK stands for all.
     return _decode(head + _DEK + b'A"}')
 
 

@@ -134,10 +134,8 @@ class _Found(NamedTuple):
 
 
 def _collect(package: Distribution, extra: str, found: _Found, *, is_needed: bool = False) -> None:
-    """Add what a package, or an extra of it, requires, and what that requires in turn.
-
-    Markers about the machine are not evaluated: what is not installed was not needed here.
-    """
+    """Add what a package, or an extra of it, requires, and what that requires in turn."""
+    # Markers about the machine are not evaluated: what is not installed was not needed here.
     if (package.name, extra) in found.seen:
         return
     found.seen.add((package.name, extra))

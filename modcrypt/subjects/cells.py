@@ -86,10 +86,8 @@ def canonical_subjects(keys: pa.Array) -> pa.Array:
 
 
 def _is_whole(kind: pa.DataType) -> bool:
-    """Return whether subjects are whole numbers: some warehouses have only decimals.
-
-    Otherwise they are text or binary; raise UnsupportedFormatError for other types.
-    """
+    """Return whether subjects are whole numbers: some warehouses have only decimals."""
+    # Otherwise they are text or binary; raise UnsupportedFormatError for other types.
     if pt.is_integer(kind) or (pt.is_decimal(kind) and kind.scale == 0):
         return True
     if vb.binary_type(kind) is None:
@@ -175,10 +173,8 @@ class CellColumn:
         self, convert: Callable[..., list[bytes]], values: pa.Array, rows: pa.Array,
         owners: Owners, growth: int,
     ) -> pa.Array:  # fmt: skip
-        """Return what a function of `modcrypt.aead` makes of values, null where the row is.
-
-        Values are sorted by subject meanwhile: to change the key takes longer than to use it.
-        """
+        """Return what a function of `modcrypt.aead` makes of values, null where the row is."""
+        # Values are sorted by subject meanwhile: to change the key takes longer than to use it.
         order = pc.sort_indices(rows)[: len(rows) - rows.null_count]  # nulls are last
         ordered, runs = values.take(order), pc.run_end_encode(rows.take(order))
         data, ends = vb.split_bytes(ordered)

@@ -341,10 +341,8 @@ class SubjectVault:
 
     @hide_frames
     def _rewrap_batch(self, after: bytes) -> bytes | None:
-        """Wrap the keys of a batch under the newest KEK; return its last reference, if any.
-
-        Those of erased subjects, which someone may have put back, are not: they would open again.
-        """
+        """Wrap the keys of a batch under the newest KEK; return its last reference, if any."""
+        # Those of erased subjects, which someone may have put back, are not: they would open again.
         with self._changing() as keys:  # another rotation may have ended and begun since
             rows = self._database.page(_ROWS, after)
             opened = self._unwrap(rows)  # also those under the newest KEK: a check

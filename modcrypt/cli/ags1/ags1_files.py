@@ -99,10 +99,8 @@ def _local_path(path: str) -> str | None:
 
 
 def _identity(destination: str) -> Stamp | None:
-    """Return the stamp that distinguishes a file from its replacement; None for pipes and URLs.
-
-    A file that does not exist has an identity, too.
-    """
+    """Return the stamp that distinguishes a file from its replacement; None for pipes and URLs."""
+    # A file that does not exist has an identity, too.
     from modcrypt.io.places import Place
 
     path = _local_path(destination)

@@ -137,10 +137,8 @@ def print_row_count(rows: int, output: str | None) -> None:
 
 
 def _print_pieces(pieces: Iterator[tuple[bytes, int]]) -> int:
-    """Write to stdout; end quietly if the reader has closed it, and report incomplete output.
-
-    All other output must go to stderr from then on.
-    """
+    """Write to stdout; end quietly if the reader has closed it, and report incomplete output."""
+    # All other output must go to stderr from then on.
     out = sys.stdout.buffer
     escape = _escape_for_terminal if sys.stdout.isatty() else bytes
     total = 0

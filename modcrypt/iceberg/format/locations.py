@@ -60,12 +60,10 @@ class Locations:
         return cls({prefix: where.resolve() for prefix, where in ordered.items()})
 
     def _own_folder(self, location: str, folder: Place) -> Place:
-        """Return the folder that a table's location stands for: the table's folder.
-
-        If the map covers the location and leads to a folder that contains the table's folder, the
-        map applies instead: nobody signs the location, and a forged one would separate files from
-        references that name them by another prefix.
-        """
+        """Return the folder that a table's location stands for: the table's folder."""
+        # If the map covers the location and leads to a folder that contains the table's folder, the
+        # map applies instead: nobody signs the location, and a forged one would separate files from
+        # references that name them by another prefix.
         covering = self.prefix(location)
         if covering is None or plain_location(covering) == plain_location(location):
             return folder

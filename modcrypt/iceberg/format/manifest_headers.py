@@ -155,10 +155,8 @@ def _spec_essence(spec: Any) -> Any:
 
 
 def _sources(field: Mapping[str, Any]) -> Any:
-    """Return the source columns of a partition field; version 3 allows a list of them.
-
-    Readers disagree on a field that has both a single source and a list.
-    """
+    """Return the source columns of a partition field; version 3 allows a list of them."""
+    # Readers disagree on a field that has both a single source and a list.
     single, listed = field.get("source-id"), field.get("source-ids")
     others = [source for source in listed if source != single] if isinstance(listed, list) else []
     return others if single is None else [single, *others]

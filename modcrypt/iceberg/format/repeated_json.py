@@ -150,10 +150,8 @@ class RepeatedLists:
 
 
 def _parse_value(text: bytes, at: int) -> tuple[Any, int]:
-    """Parse the value at an offset of a text; return it and the offset of its end.
-
-    Only as much is decoded as the value needs: most of a document is known already.
-    """
+    """Parse the value at an offset of a text; return it and the offset of its end."""
+    # Only as much is decoded as the value needs: most of a document is known already.
     size = _PART
     while at + size < len(text):
         with contextlib.suppress(ValueError):

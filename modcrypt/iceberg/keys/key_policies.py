@@ -217,10 +217,8 @@ def _find_keys(
 
 
 def _find_usable_keks(table: KeyedTable, policy: KeyPolicy, now: int) -> dict[str, IcebergKey]:
-    """Return the newest usable KEK of each scope.
-
-    Java uses any KEK. A key store also has KEKs that a rotation has replaced.
-    """
+    """Return the newest usable KEK of each scope."""
+    # Java uses any KEK. A key store also has KEKs that a rotation has replaced.
     metadata, usable = table.metadata, dict[str, IcebergKey]()
     since = 0
     if policy.store == "key-store":

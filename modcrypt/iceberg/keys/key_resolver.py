@@ -127,10 +127,8 @@ class KeyResolver:
             raise _unexpected_master_key(entry.id, entry.encrypted_by)
 
     def _check_expected(self, key: IcebergKey) -> None:
-        """Raise if the IEK that the store or a manifest names is under an unexpected master key.
-
-        By default any is allowed: a store moves to another master key before the table does.
-        """
+        """Raise if the IEK that the store or a manifest names is under an unexpected master key."""
+        # By default any is allowed: a store moves to another master key before the table does.
         if self.master_key_ids is not None and key.master_key_id not in self.master_key_ids:
             raise _unexpected_master_key(key.id, key.master_key_id)
 

@@ -222,10 +222,8 @@ class KeysOfFiles:
 
 
 def _select_near_keys(keys: pa.RecordBatch, values: pa.Array) -> pa.RecordBatch:
-    """Select keys, sorted by their first column, within the range of values; nulls are last.
-
-    Files mostly have a narrow range of values, so that only few of many keys are near.
-    """
+    """Select keys, sorted by their first column, within the range of values; nulls are last."""
+    # Files mostly have a narrow range of values, so that only few of many keys are near.
     first = keys.column(0)
     known = range(len(first) - first.null_count)
     ends = pc.min_max(values)
@@ -239,10 +237,8 @@ def _select_near_keys(keys: pa.RecordBatch, values: pa.Array) -> pa.RecordBatch:
 
 
 def _find_places(keys: Sequence[pa.Array], rows: Sequence[pa.Array]) -> pa.Array:
-    """Return the positions of rows among the distinct keys; null for a row that matches no key.
-
-    Column by column: equal prefixes of keys get one number, in the order of the keys.
-    """
+    """Return the positions of rows among the distinct keys; null for a row that matches no key."""
+    # Column by column: equal prefixes of keys get one number, in the order of the keys.
     key_places, row_places = pa.nulls(0), pa.nulls(0)
     for number, (key, row) in enumerate(zip(keys, rows, strict=True)):
         values = pc.unique(key)

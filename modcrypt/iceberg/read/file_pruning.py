@@ -279,10 +279,8 @@ _DAY = 86_400_000_000  # a day in microseconds
 
 
 def _widen(bound: bytes, kind: IcebergType) -> bytes:
-    """Return a bound in the type of its column; dates may have become timestamps since.
-
-    pyiceberg widens bounds of other types.
-    """
+    """Return a bound in the type of its column; dates may have become timestamps since."""
+    # pyiceberg widens bounds of other types.
     if not isinstance(kind, TimestampType) or len(bound) != 4:
         return bound
     days = int.from_bytes(bound, "little", signed=True)

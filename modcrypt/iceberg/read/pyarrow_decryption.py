@@ -73,11 +73,9 @@ def load_if_small(file: SeekableFile) -> Any:
 
 
 def _copy_to_arrow(data: bytes | memoryview) -> pa.BufferReader:
-    """Return a reader of a copy in PyArrow's own memory.
-
-    PyArrow's threads may release it during Python's shutdown; with Python's memory, that would
-    abort the process.
-    """
+    """Return a reader of a copy in PyArrow's own memory."""
+    # PyArrow's threads may release it during Python's shutdown; with Python's memory, that would
+    # abort the process.
     buffer = pa.allocate_buffer(len(data))
     memoryview(buffer).cast("B")[:] = data
     return pa.BufferReader(buffer)

@@ -111,10 +111,8 @@ def _all_of(parts: Sequence[BooleanExpression]) -> BooleanExpression:
 
 
 def _find_columns(expression: BooleanExpression, schema: Schema) -> set[int]:
-    """Return the ids of the columns of an expression; none if it does not fit the schema.
-
-    The scan, to which it is then passed, says why it does not fit.
-    """
+    """Return the ids of the columns of an expression; none if it does not fit the schema."""
+    # The scan, to which it is then passed, says why it does not fit.
     try:
         return set(extract_field_ids(bind(schema, expression, case_sensitive=True)))
     except (TypeError, ValueError):

@@ -172,10 +172,8 @@ def _check_exact(literal: Any, kind: IcebergType) -> None:
 
 
 def _round(value: float) -> float:
-    """Return the nearest 32-bit float, as PyArrow compares it with rows; it may be infinite.
-
-    pyiceberg compares bounds and partitions with the value itself.
-    """
+    """Return the nearest 32-bit float, as PyArrow compares it with rows; it may be infinite."""
+    # pyiceberg compares bounds and partitions with the value itself.
     return float(pa.scalar(value).cast(pa.float32()).as_py())
 
 

@@ -127,10 +127,8 @@ class Planner:
             yield PlannedFile(file, positions, equality, self._constants(file))
 
     def _check_pruned(self, every: list[ManifestFile], kept: list[ManifestFile]) -> None:
-        """Check the specs by which manifests were pruned; other specs are checked when read.
-
-        Nothing signs metadata.json: a forged spec could hide rows.
-        """
+        """Check the specs by which manifests were pruned; other specs are checked when read."""
+        # Nothing signs metadata.json: a forged spec could hide rows.
         checked = {manifest.spec_id for manifest in kept if manifest.content == DATA}
         read = {manifest.location for manifest in kept}
         self._walk.check_specs(
@@ -151,10 +149,8 @@ class Planner:
             return self._spec(manifest.spec_id).manifest_may_match(manifest)
 
     def _choose_of(self, manifest: ManifestFile) -> Choose | None:
-        """Return a function for the rows of a manifest that excludes files; None for no filter.
-
-        It is called for whole blocks, before a row becomes an entry.
-        """
+        """Return a function for the rows of a manifest that excludes files; None for no filter."""
+        # It is called for whole blocks, before a row becomes an entry.
         if self._is_all:
             return None
         partitions: dict[int, tuple[Any, bool]] = {}  # by identity: rows share equal partitions

@@ -359,11 +359,9 @@ _UTC = ("UTC", "+00:00", "Etc/UTC", "Z")
 
 
 def _can_become(stored: pa.DataType, shown: pa.DataType) -> bool:
-    """Return whether a column of one type may have another type in an older file, or in Arrow.
-
-    Spec, "Schema Evolution": int to long, float to double, decimals to more digits of the same
-    scale, date to timestamp, and unknown to anything.
-    """
+    """Return whether a column of one type may have another type in an older file, or in Arrow."""
+    # Spec, "Schema Evolution": int to long, float to double, decimals to more digits of the same
+    # scale, date to timestamp, and unknown to anything.
     types: Any = pa.types
     if stored == shown or types.is_null(stored):
         return True

@@ -106,11 +106,9 @@ class TableScan:
 
     @cached_property
     def _value_types(self) -> dict[int, pa.DataType]:
-        """Types of values by field id, as in the first file that has the column in cells.
-
-        Binary columns are looked for in the files until each was found, in cells, or not in cells
-        unless the table declares them.
-        """
+        """Types of values by field id, as in the first file that has the column in cells."""
+        # Binary columns are looked for in the files until each was found, in cells, or not in cells
+        # unless the table declares them.
         types: dict[int, pa.DataType] = {}
         if self._subjects is None or self._snapshot is None:
             return types

@@ -169,10 +169,8 @@ class DeletionRule:
         return path.startswith(posixpath.join(self.own.path, ""))
 
     def _is_of_other_table(self, place: Place) -> bool:
-        """Return whether a folder above a file has a metadata.json in `metadata/`.
-
-        The search ends at the table's own folder, which may have one, or at the mapped folder.
-        """
+        """Return whether a folder above a file has a metadata.json in `metadata/`."""
+        # The search ends at the table's own folder, which may have one, or at the mapped folder.
         folder = replace(place, path=posixpath.dirname(place.path))
         is_above = len(folder.path) < len(place.root or "") or folder.path == place.path
         if is_above or folder == self.own:

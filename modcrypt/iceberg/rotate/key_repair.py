@@ -145,10 +145,8 @@ def _lost_snapshots(table: IcebergTable) -> list[Snapshot]:
 
 
 def _find_wrong_keks(table: IcebergTable) -> tuple[set[str], set[str]]:
-    """Return the ids of KEKs that do not open, and of those that this caller is refused.
-
-    The key service may have wrapped another key, so each KEK has to decrypt an entry.
-    """
+    """Return the ids of KEKs that do not open, and of those that this caller is refused."""
+    # The key service may have wrapped another key, so each KEK has to decrypt an entry.
     metadata, resolver = table.metadata, table.resolver
     wrong, refused, seen = set[str](), set[str](), set[str]()
     for entry in metadata.keys.values():

@@ -185,10 +185,8 @@ def rotate_table(
 
 
 def _check_none_lost(table: IcebergTable, what: Rotated) -> None:
-    """Raise KeyNotFoundError if KEKs are rotated and a snapshot's key is lost.
-
-    Older metadata.json files may still have the key, under a KEK that the rotation would replace.
-    """
+    """Raise KeyNotFoundError if KEKs are rotated and a snapshot's key is lost."""
+    # Older metadata.json files may still have the key, under a KEK that the rotation would replace.
     if what != "dek" and (lost := lost_keys(table)):
         raise KeyNotFoundError(
             f"{table.metadata.name}: snapshots need keys that are neither in the table nor in its "
@@ -262,10 +260,8 @@ def _is_settled(metadata: TableMetadata, goal: str, rotation: Rotation) -> bool:
 
 
 def _finishing(rotation: Rotation, goal: str) -> Rotation:
-    """Return a rotation that leaves all keys under the master key `goal`.
-
-    A rotation of KEKs is repeated, to drop the old ones that are there again.
-    """
+    """Return a rotation that leaves all keys under the master key `goal`."""
+    # A rotation of KEKs is repeated, to drop the old ones that are there again.
     if isinstance(rotation, KekRotation):
         rotation.new_id = goal
         return rotation

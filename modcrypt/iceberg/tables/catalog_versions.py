@@ -194,11 +194,9 @@ class CatalogVersions:
         return self._pointer.is_remote
 
     def _find_checked(self) -> Place:
-        """Return the place that the catalog names, whose hash is the one in the same entry.
-
-        A metastore stores an entry as several rows of a database, and may return some of them as
-        they were before a commit and others as they are after it.
-        """
+        """Return the place that the catalog names, whose hash is the one in the same entry."""
+        # A metastore stores an entry as several rows of a database, and may return some of them as
+        # they were before a commit and others as they are after it.
         pointed = self._pointed()
         while True:
             place = self._find_place(pointed.location)

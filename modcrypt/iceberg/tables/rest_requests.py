@@ -265,10 +265,8 @@ def _send(
 
 
 def _url(catalog: RestCatalog, endpoint: str, namespace: Sequence[str], **names: str) -> str:
-    """Return the URL of a namespace or of something in it.
-
-    The specification encodes each part of a namespace once, and the separator between them.
-    """
+    """Return the URL of a namespace or of something in it."""
+    # The specification encodes each part of a namespace once, and the separator between them.
     check_names(catalog, (*namespace, *names.values()))
     path = quote(catalog._namespace_separator, safe="").join(quote(n, safe="") for n in namespace)
     encoded = {what: quote(name, safe="") for what, name in names.items()}

@@ -180,10 +180,8 @@ class Copy:
             pool.shutdown(cancel_futures=True)  # waits for files that are being written
 
     def _new_location(self, entry: FileEntry) -> str:
-        """Return a new location for a file: in the same folder below `data/`, with a fresh name.
-
-        Fresh names avoid conflicts with files that an interrupted copy left behind.
-        """
+        """Return a new location for a file: in the same folder below `data/`, with a fresh name."""
+        # Fresh names avoid conflicts with files that an interrupted copy left behind.
         old, location = f"{self.contents.walk.metadata.location}/data/", entry.location
         folder = posixpath.dirname(location.removeprefix(old)) if location.startswith(old) else ""
         name = f"{uuid.uuid4()}{posixpath.splitext(location)[1]}"

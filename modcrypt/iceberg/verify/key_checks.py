@@ -166,10 +166,8 @@ class KeyChecks:
             yield key, attributes
 
     def _newest_versions(self) -> dict[str, bool | None]:
-        """Return, by KEK id, whether the newest version of the master key wraps the KEK.
-
-        None means unknown. The key service is called once for each version of a master key.
-        """
+        """Return, by KEK id, whether the newest version of the master key wraps the KEK."""
+        # None means unknown. The key service is called once for each version of a master key.
         client = self.resolver.masters.client
         answers: dict[tuple[str, str], bool | None] = {}
         newest: dict[str, bool | None] = {}

@@ -229,11 +229,9 @@ class DataWriter:
 
 
 def _writer_options(properties: dict[str, str], name: str) -> tuple[int, dict[str, Any]]:
-    """Return the rows of a row group, and PyArrow's options, by a table's properties.
-
-    Nothing signs the properties. Without rows in a batch, PyArrow would write forever. Raise
-    FormatError if PyArrow cannot write with them.
-    """
+    """Return the rows of a row group, and PyArrow's options, by a table's properties."""
+    # Nothing signs the properties. Without rows in a batch, PyArrow would write forever. Raise
+    # FormatError if PyArrow cannot write with them.
     with as_format_errors(f"{name}: write.parquet properties"):
         options = _get_parquet_writer_kwargs(properties)
         limit = property_as_int(

@@ -124,11 +124,9 @@ class Matching:
             return self._partition_matches(file) or self._statistics_match(file.data)
 
     def _partition_matches(self, file: PlannedFile) -> bool:
-        """Return whether the filter needs only columns that the partition has, and is true.
-
-        pyiceberg adds files to the partition of their bounds, which leave out nulls and NaN: such
-        columns need a count of nulls, which is that of no column that the file lacks.
-        """
+        """Return whether the filter needs only columns that the partition has, and is true."""
+        # pyiceberg adds files to the partition of their bounds, which leave out nulls and NaN: such
+        # columns need a count of nulls, which is that of no column that the file lacks.
         columns, nulls = self._filter.schema, _by_column(file.data, "null_value_counts")
         stored = {id_ for name in _OF_STORED for id_ in _by_column(file.data, name)}
         if not all(
@@ -146,11 +144,9 @@ class Matching:
         return bool(self._filter.apply(needed, needed).num_rows)
 
     def _statistics_match(self, entry: FileEntry) -> bool:
-        """Return whether the statistics of a file prove that all its rows match.
-
-        pyiceberg takes missing numbers of nulls for none, and others disagree about the order of
-        some types, or shorten bounds: such statistics prove nothing.
-        """
+        """Return whether the statistics of a file prove that all its rows match."""
+        # pyiceberg takes missing numbers of nulls for none, and others disagree about the order of
+        # some types, or shorten bounds: such statistics prove nothing.
         nulls = _by_column(entry, "null_value_counts")
         proven = all(
             isinstance(column.field_type, _ORDERED) and nulls.get(column.field_id) == 0

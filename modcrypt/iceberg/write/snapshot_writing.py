@@ -162,10 +162,8 @@ _TOTALS = (
 
 
 def _add_totals(summary: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]:
-    """Return a snapshot's summary with totals: those of its parent plus the snapshot's changes.
-
-    Totals that the parent lacks, or has in another form than a number, are omitted.
-    """
+    """Return a snapshot's summary with totals: those of its parent plus the snapshot's changes."""
+    # Totals that the parent lacks, or has in another form than a number, are omitted.
     before = {} if parent is None else parent.document.get("summary") or {}
     totals = dict(summary)
     for total, added, removed in _TOTALS:

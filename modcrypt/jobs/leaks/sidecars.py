@@ -59,10 +59,8 @@ def _is_converted(inside: str) -> bool:
 
 
 def _is_dropped(folder: Place, path: str) -> bool:
-    """Return whether a path is that of a summary beside or above files that are converted.
-
-    Conversion does not touch hidden folders, so their summaries are still true.
-    """
+    """Return whether a path is that of a summary beside or above files that are converted."""
+    # Conversion does not touch hidden folders, so their summaries are still true.
     inside = _folder_in(folder, path)
     return path.rpartition("/")[2] in SUMMARIES and not is_hidden(inside, "")
 

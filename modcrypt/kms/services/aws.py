@@ -157,12 +157,10 @@ class AwsKms(UnpicklableClient):
     def _request_with_source(
         self, operation: str, request: dict[str, Any], member: str, master_key_id: str
     ) -> dict[str, Any]:
-        """Request with the master key of a ciphertext; follow an alias that was re-pointed.
-
-        KMS then refuses the alias, or the use of its present key, although it would decrypt under
-        the key that the ciphertext names. modcrypt asks for that, and accepts only a key of the
-        alias's account and region: the writer of a file may have a key of his own in another one.
-        """
+        """Request with the master key of a ciphertext; follow an alias that was re-pointed."""
+        # KMS then refuses the alias, or the use of its present key, although it would decrypt under
+        # the key that the ciphertext names. modcrypt asks for that, and accepts only a key of the
+        # alias's account and region: the writer of a file may have a key of his own in another one.
         name = self._check_target(master_key_id)
         try:
             return self._kms.request(operation, {**request, member: name}, master_key_id)

@@ -164,11 +164,9 @@ _lock = fork_safe(threading.Lock())
 
 
 def _load_library(module: str) -> Any:
-    """Load a module; in a forked process, initialize it again, as PKCS#11 requires.
-
-    Loading runs the module's code, and its path may come from a URI that someone else wrote.
-    So raise ValueError if others than root can write it, and the environment does not name it.
-    """
+    """Load a module; in a forked process, initialize it again, as PKCS#11 requires."""
+    # Loading runs the module's code, and its path may come from a URI that someone else wrote. So
+    # raise ValueError if others than root can write it, and the environment does not name it.
     if module != os.environ.get("MODCRYPT_PKCS11_MODULE") and not _is_of_root(module):
         raise ValueError(
             f"others than root can write the PKCS#11 module {printable(module, MAX_NAME)} or a "

@@ -369,11 +369,9 @@ class VaultKms(UnpicklableClient):
         return {"associated_data": encode_base64(aad)} if aad else {}
 
     def _demand_derived(self, verb: str, body: dict[str, Any], master_key_id: str) -> None:
-        """Raise if a key is not a derived one, because Vault then ignores the context.
-
-        Vault must refuse the same request without the context. Any token with access to the key
-        can see that.
-        """
+        """Raise if a key is not a derived one, because Vault then ignores the context."""
+        # Vault must refuse the same request without the context. Any token with access to the key
+        # can see that.
         if master_key_id in self._found_derived:
             return
         bare = {name: value for name, value in body.items() if name != "context"}

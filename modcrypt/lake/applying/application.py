@@ -271,11 +271,9 @@ def _try_conversion(run: PlanRun, planned: PlannedChange) -> AppliedFile:
 def _make_conversion(
     run: PlanRun, planned: PlannedChange, place: Place, source: Folder | None
 ) -> Conversion:
-    """Return the conversion of a file.
-
-    Erased columns become columns of nulls whose keys are thrown away. Their pages cannot be
-    encrypted again, and if they stayed, so would the access of those who kept their data keys.
-    """
+    """Return the conversion of a file."""
+    # Erased columns become columns of nulls whose keys are thrown away. Their pages cannot be
+    # encrypted again, and if they stayed, so would the access of those who kept their data keys.
     path, policies, erased = planned.state.path, run.policies, tuple[str, ...]()
     with open_source_at(place, stamped=False) as opened:
         if planned.action == "encrypt":

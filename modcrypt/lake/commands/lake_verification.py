@@ -150,10 +150,8 @@ def _find_targets(
 
 
 def _check_apart(path: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> None:
-    """Raise if a folder may belong to a declaration that does not decide, without keys.
-
-    A folder of plaintext files has no fault, so that a check in CI would pass.
-    """
+    """Raise if a folder may belong to a declaration that does not decide, without keys."""
+    # A folder of plaintext files has no fault, so that a check in CI would pass.
     lake = find_lake(options["config"])
     if lake is None or lake.refusal is None or os.path.isfile(path):
         return

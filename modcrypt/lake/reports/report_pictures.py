@@ -121,10 +121,8 @@ def _sum_up(counts: Iterable[Counts], time: str, what: str, number: int | None) 
 
 
 def _count_result(result: DatasetResult) -> Counts:
-    """Return how many files of a dataset a run left as declared, erased, and neither.
-
-    Skipped files, which were found correct before, are not among the files of a verification.
-    """
+    """Return how many files of a dataset a run left as declared, erased, and neither."""
+    # Skipped files, which were found correct before, are not among the files of a verification.
     good = sum(result.counts.get(name, 0) for name in _GOOD)
     erased, removed, skipped = (result.counts.get(n, 0) for n in ("erased", "removed", "skipped"))
     return good + skipped, erased, max(0, result.files - good - erased - removed)

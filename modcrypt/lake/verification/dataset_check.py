@@ -192,11 +192,9 @@ def _note_results(
 
 
 def _compare_files(file_set: FileSet, policies: DatasetPolicies) -> Iterator[Finding]:
-    """Yield findings about prefixes and copies.
-
-    All repeated AAD prefixes are one line. Under `{path}` no two files can share a prefix unless
-    one replaces the other.
-    """
+    """Yield findings about prefixes and copies."""
+    # All repeated AAD prefixes are one line. Under `{path}` no two files can share a prefix unless
+    # one replaces the other.
     shared = list(file_set.find_shared("prefix"))
     severity: Severity = "fault" if policies.dataset.binds_paths else "warning"
     if len(shared) == 1:

@@ -216,10 +216,8 @@ class PageReader(Pages):
         return False
 
     def _find_pages(self, offset: int, high: int) -> tuple[int, int]:
-        """Return the page to begin with, and the position before which reading ahead must end.
-
-        That is the end of known pages. Empty pages are read together with the page after them.
-        """
+        """Return the page to begin with, and the position before which reading ahead must end."""
+        # That is the end of known pages. Empty pages are read together with the page after them.
         index = max(0, bisect_right(self._starts, offset) - 1)
         while index - 1 in self._empty:
             index -= 1

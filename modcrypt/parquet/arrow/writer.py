@@ -489,10 +489,8 @@ def _split_small(table: pa.Table, row_group_size: int | None) -> list[pa.Table]:
 
 
 def _bound_size(table: pa.Table) -> float:
-    """Return a number of bytes that `nbytes` does not exceed, which takes longer to find.
-
-    It is infinite where chunks or nested fields may share buffers. Columns may share them, too.
-    """
+    """Return a number of bytes that `nbytes` does not exceed, which takes longer to find."""
+    # It is infinite where chunks or nested fields may share buffers. Columns may share them, too.
     if len(table.to_batches()) > 1 or any(kind.num_fields for kind in table.schema.types):
         return math.inf
     bound = table.get_total_buffer_size() * table.num_columns

@@ -376,10 +376,8 @@ def _chunk_bound_faults(
 
 
 def _is_shortened(bound: bytes, value: bytes) -> bool:
-    """Return whether a bound may be the value's beginning with its last character raised.
-
-    The comparison uses characters, because raising a character may change all of its bytes.
-    """
+    """Return whether a bound may be the value's beginning with its last character raised."""
+    # The comparison uses characters, because raising a character may change all of its bytes.
     try:
         shorter, longer = bound.decode(), value.decode()
     except UnicodeDecodeError:

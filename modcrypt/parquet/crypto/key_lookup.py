@@ -177,10 +177,8 @@ def _check_answer(answer: KeyLike | None, what: str) -> Key | None:
 def _call_retriever(
     retriever: Callable[[bytes], KeyLike | None], metadata: bytes, what: str, column: str | None
 ) -> KeyLike | None:
-    """Call the key retriever; if it fails, raise an error that names the requested key.
-
-    The retriever's own message may contain key material, so the error repeats only its type.
-    """
+    """Call the key retriever; if it fails, raise an error that names the requested key."""
+    # The retriever's own message may contain key material, so the error repeats only its type.
     try:
         return retriever(metadata)
     except ModcryptError:

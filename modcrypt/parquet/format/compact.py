@@ -743,10 +743,8 @@ def _join(out: Parts) -> None:
 
 
 def _rank(entry: tuple[int, Any]) -> int:
-    """Return a number for the place of a field: ascending ids, with the extension last.
-
-    Negative ids precede the extension, because that is where Databricks' Photon writes one.
-    """
+    """Return a number for the place of a field: ascending ids, with the extension last."""
+    # Negative ids precede the extension, because that is where Databricks' Photon writes one.
     return entry[0] if entry[0] > 0 else MAX_FIELD_ID - 1
 
 

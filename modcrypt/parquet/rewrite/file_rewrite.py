@@ -192,11 +192,9 @@ def find_masked(metadata: ThriftStruct, actions: Mapping[int, str]) -> dict[int,
 
 
 def _check_hash_key(hash_key: Key | None, *keys: object) -> None:
-    """Raise ValueError if the key of hashes is a key of the old or new file.
-
-    Otherwise, people who may read a file could test guesses of values, and an encryption key would
-    also make hashes.
-    """
+    """Raise ValueError if the key of hashes is a key of the old or new file."""
+    # Otherwise, people who may read a file could test guesses of values, and an encryption key
+    # would also make hashes.
     if hash_key is not None and hash_key in keys:
         raise ValueError(
             "hash_key is also a key of the file; use one that serves hashes alone, for example "

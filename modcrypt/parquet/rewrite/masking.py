@@ -88,11 +88,9 @@ def mask_chunk(
 
 
 def _remove_arrow_schema(plan: ReadPlan) -> ReadPlan:
-    """Remove Arrow's own schema, so that a value's hash depends only on the value.
-
-    With that schema, PyArrow would read stored milliseconds as seconds, or lists as fixed-size
-    lists.
-    """
+    """Remove Arrow's own schema, so that a value's hash depends only on the value."""
+    # With that schema, PyArrow would read stored milliseconds as seconds, or lists as fixed-size
+    # lists.
     metadata = copy(plan.footer.metadata)
     metadata.key_value_metadata = None
     return plan.replace(footer=replace(plan.footer, metadata=metadata))

@@ -164,10 +164,8 @@ class _Check:
         self._compare_with_pages(facts, offset_index, column_index)
 
     def _check_signed_parts(self) -> None:
-        """Compare all parts of the chunk, opened or not, with what the file's writer signed.
-
-        Pages that are read afterwards are hashed then, see `_finish_hash`.
-        """
+        """Compare all parts of the chunk, opened or not, with what the file's writer signed."""
+        # Pages that are read afterwards are hashed then, see `_finish_hash`.
         hashed = self.checker.hashed
         if hashed is None:
             return

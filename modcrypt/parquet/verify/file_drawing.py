@@ -200,12 +200,10 @@ def _find_common_ordinal(ordinals: Iterable[int | None]) -> int | None:
 def _merge_neighbours(
     regions: list[Region], limit: int, place: Callable[[Region], Hashable]
 ) -> list[list[Region]]:
-    """Group neighbours into at most `limit` groups.
-
-    Regions stay apart if they are few enough. Otherwise, neighbours in one place with equal state
-    and key and without faults are joined: first the small ones, then all. If the groups are still
-    too many, all regions in the same slice of the bytes are joined.
-    """
+    """Group neighbours into at most `limit` groups."""
+    # Regions stay apart if they are few enough. Otherwise, neighbours in one place with equal state
+    # and key and without faults are joined: first the small ones, then all. If the groups are still
+    # too many, all regions in the same slice of the bytes are joined.
     if len(regions) <= limit:
         return [[region] for region in regions]
     total = max(1, sum(region.size for region in regions))

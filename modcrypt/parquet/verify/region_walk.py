@@ -117,10 +117,8 @@ class RegionWalk:
             self.clear_levels[chunk.path] = None
 
     def _correct_cipher(self, seen: Chunk) -> ChunkCipher | None:
-        """Return a chunk's cipher, with the real algorithm of its pages if the label is wrong.
-
-        No cipher opens pages whose module types are numbered in another way.
-        """
+        """Return a chunk's cipher, with the real algorithm of its pages if the label is wrong."""
+        # No cipher opens pages whose module types are numbered in another way.
         cipher, probe = seen.cipher, self.probe
         if probe is None or cipher is None or probe.is_parquet_go:
             return None

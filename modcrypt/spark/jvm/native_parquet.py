@@ -162,12 +162,10 @@ def _policy_options(
     policy: Policy | None, kms: str, root: str | os.PathLike[str] | None,
     master_key_ids: Collection[str] | None, require_encrypted: bool,
 ) -> dict[str, str]:  # fmt: skip
-    """Return the options that `ModcryptCryptoFactory` reads.
-
-    Each call sets all, so that none of a session's remains in effect. They contain the policy
-    itself, as JSON: executors may lack its file, and the JVM has no reader of TOML. Without a
-    policy, a master key that the URI of the key service names is required.
-    """
+    """Return the options that `ModcryptCryptoFactory` reads."""
+    # Each call sets all, so that none of a session's remains in effect. They contain the policy
+    # itself, as JSON: executors may lack its file, and the JVM has no reader of TOML. Without a
+    # policy, a master key that the URI of the key service names is required.
     ids = None if master_key_ids is None else id_set(master_key_ids)
     named = _named_key(kms)
     if policy is None and named:

@@ -137,12 +137,10 @@ def check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:
 
 
 def _survey(options: ReadOptions, settings: ReadSettings) -> tuple[list[str], pa.Schema]:
-    """Return the files of a table, and the fields that the names of its folders state.
-
-    The reader compares its own list of files with the seal, but no reader is made without a schema.
-    Raise IntegrityError if there are no files, but the seal names some; and ValueError if there are
-    no files.
-    """
+    """Return the files of a table, and the fields that the names of its folders state."""
+    # The reader compares its own list of files with the seal, but no reader is made without a
+    # schema. Raise IntegrityError if there are no files, but the seal names some; and ValueError if
+    # there are no files.
     files: list[str] = []
     folder_fields: dict[str, pa.DataType] = {}
     for path in options.paths:

@@ -199,10 +199,8 @@ def all_within(rows: list[list[Any]], slot: i64, most: i64) -> bool:
 
 @functools.cache
 def _usual_pairs(count: int, pairs: int) -> re.Pattern[bytes]:
-    """Return a pattern of pairs with numbers of up to 63 bits, and texts of up to 40 bytes.
-
-    Its branches begin with different bytes, so that nothing is tried twice.
-    """
+    """Return a pattern of pairs with numbers of up to 63 bits, and texts of up to 40 bytes."""
+    # Its branches begin with different bytes, so that nothing is tried twice.
     number = rb"[\x80-\xff]{0,8}+[\x00-\x7f]"
     texts = (b"\\x%02x.{%d}" % (2 * size, size) for size in dict.fromkeys((8, 4, *range(41))))
     value = number if pairs == NUMBERS else b"(?:%s)" % b"|".join(texts)

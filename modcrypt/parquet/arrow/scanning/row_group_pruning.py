@@ -395,10 +395,8 @@ def _read_pages(
 def _summarize_pages(
     index: ThriftStruct, borders: list[int], column: _Column
 ) -> list[ThriftStruct]:
-    """Return a single-row chunk for each page, with its statistics from the column index.
-
-    A page about which the index contradicts itself has no statistics.
-    """
+    """Return a single-row chunk for each page, with its statistics from the column index."""
+    # A page about which the index contradicts itself has no statistics.
     out, counts = [], known_null_counts(index)
     agrees = null_pages_agree(index, [b - a for a, b in pairwise(borders)], column.leaf)
     for page, (start, stop) in enumerate(pairwise(borders)):
