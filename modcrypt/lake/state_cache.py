@@ -74,18 +74,13 @@ UNION ALL SELECT master, version, kek, count FROM seen WHERE kek IS NOT NULL AND
 
 @dataclass(frozen=True, slots=True)
 class CorrectFile:
-    """A file that `verify` found correct.
+    """A file that `verify` found correct."""
 
-    Attributes:
-        time: Time of the verification, in seconds since 1970.
-        prefix, unique: AAD prefix and `aad_file_unique`, which identify it among others.
-        rows: Number of rows; None if it is unknown.
-    """
-
-    time: float
+    time: float  # time of the verification, in seconds since 1970
+    # AAD prefix and `aad_file_unique`, which identify it among others.
     prefix: bytes | None
     unique: bytes | None
-    rows: int | None
+    rows: int | None  # number of rows; None if it is unknown
 
 
 def cache_folder() -> Path:

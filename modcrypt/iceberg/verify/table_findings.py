@@ -31,12 +31,9 @@ MAX_TABLE_FINDINGS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFinding(Finding):
-    """A finding about a file of a table, or about the table.
+    """A finding about a file of a table, or about the table."""
 
-    Attributes:
-        location: Location of the file in the table; None if the finding is about the table.
-    """
-
+    # Location of the file in the table; None if the finding is about the table.
     location: str | None = None
 
     @classmethod
@@ -68,26 +65,18 @@ class CheckedTableFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableKek:
-    """A KEK of the table.
+    """A KEK of the table."""
 
-    Attributes:
-        id: Id of the KEK.
-        master_key_id: Id of the master key that wraps the KEK.
-        created_ms, age_days: Creation time and age according to the KEK's metadata.
-        store: `table` or `key store`.
-        scope: Files that the KEK is for; empty for the whole table.
-        current: Whether the newest version of the master key wraps the KEK; None for unknown.
-        files: Number of data and delete files whose key metadata the KEK encrypts.
-    """
-
-    id: str
-    master_key_id: str
+    id: str  # id of the KEK
+    master_key_id: str  # id of the master key that wraps the KEK
+    # Creation time and age according to the KEK's metadata.
     created_ms: int
     age_days: int
-    store: str
-    scope: str
+    store: str  # `table` or `key store`
+    scope: str  # files that the KEK is for; empty for the whole table
+    # Whether the newest version of the master key wraps the KEK; None for unknown.
     current: bool | None
-    files: int
+    files: int  # number of data and delete files whose key metadata the KEK encrypts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,17 +50,13 @@ class ListedManifest:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The files of a snapshot that may have rows for a filter.
+    """The files of a snapshot that may have rows for a filter."""
 
-    Attributes:
-        files: Data files, with the deletes that apply to them.
-        manifests: The manifests that name these files, and those of delete files.
-        others: All other manifests.
-    """
-
+    # Data files, with the deletes that apply to them.
     files: Sequence[PlannedFile] = field(repr=False)
+    # The manifests that name these files, and those of delete files.
     manifests: Sequence[ListedManifest] = field(repr=False)
-    others: Sequence[ManifestFile] = field(repr=False)
+    others: Sequence[ManifestFile] = field(repr=False)  # all other manifests
 
     @classmethod
     def find(

@@ -109,16 +109,12 @@ def verify(*, paths: tuple[str, ...], **options: Any) -> int:
 
 @dataclass(frozen=True)
 class _Targets:
-    """The files, datasets and tables that the arguments name.
+    """The files, datasets and tables that the arguments name."""
 
-    Attributes:
-        files: Paths in no dataset.
-        datasets: Paths inside each dataset, by its name; none for all of it.
-        are_whole: Whether a dataset has no folder of its own, or the whole lake is meant.
-    """
-
-    files: Sequence[str] = ()
+    files: Sequence[str] = ()  # paths in no dataset
+    # Paths inside each dataset, by its name; none for all of it.
     datasets: Mapping[str | None, Sequence[str]] = field(default_factory=dict)
+    # Whether a dataset has no folder of its own, or the whole lake is meant.
     are_whole: bool = False
 
     def parts(self) -> Iterator[tuple[str | None, Sequence[str]]]:

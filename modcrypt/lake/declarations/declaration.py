@@ -30,15 +30,12 @@ class Previous:
 
 @dataclass(frozen=True, kw_only=True)
 class Rotation:
-    """When keys are too old.
+    """When keys are too old."""
 
-    Attributes:
-        max_version_age: Seconds after which a master key needs a new version; None for no limit.
-        rewrap_after: Seconds for which keys may stay under an older version of their master key
-            once a newer one exists; None for no limit.
-    """
-
+    # Seconds after which a master key needs a new version; None for no limit.
     max_version_age: float | None = None
+    # Seconds for which keys may stay under an older version of their master key once a newer one
+    # exists; None for no limit.
     rewrap_after: float | None = None
 
 
@@ -122,52 +119,39 @@ def locate_table(table: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TableDeclaration:
-    """The declaration of a dataset that is an Iceberg table, or all tables of a namespace.
+    """The declaration of a dataset that is an Iceberg table, or all tables of a namespace."""
 
-    Attributes:
-        name: Name of the dataset; `DATASET/TABLE` for a table of a namespace.
-        location: Absolute path or URL of the table's folder; with a catalog, text for people.
-        catalog, catalog_name, table: URI or configured name of its catalog, name of an SQL catalog
-            in its database, and identifier of the table; None for a table without a catalog.
-        namespace: Namespace whose tables, with those in it, are the dataset; `"*"` for the whole
-            catalog, None for one table.
-        table_uuid: UUID that the table must have; None for any.
-        location_map: Folders that replace the beginnings of locations.
-        key_store: Path of the file that keeps KEKs; None for none.
-        master_key: Id of its master key.
-        policy: Declared members of the table's `KeyPolicy`; others may have any value.
-        previous: Former master keys, which `master_key` replaces.
-        max_kek_age: Seconds after which KEKs are replaced; None for no limit.
-        rotation: When versions of the master key are too old.
-        signed_by: Lines of verifying keys of writers, one of whom must have sealed the version that
-            is read; none to accept unsigned tables.
-        seal_at_least: Number that the seal must have at least.
-        read_restrictions: Rows and masks to which reading is restricted, as a REST catalog sends
-            them; None for none.
-        strict: Whether old files in its folder that no snapshot names are faults.
-        compromised: Compromised master keys of the lake.
-        erased: Which partitions or files are erased by declaration and by record.
-    """
-
-    name: str
-    location: str
+    name: str  # name of the dataset; `DATASET/TABLE` for a table of a namespace
+    location: str  # absolute path or URL of the table's folder; with a catalog, text for people
+    # URI or configured name of its catalog, name of an SQL catalog in its database, and identifier
+    # of the table; None for a table without a catalog.
     catalog: str | None = None
     catalog_name: str | None = None
     table: str | None = None
+    # Namespace whose tables, with those in it, are the dataset; `"*"` for the whole catalog, None
+    # for one table.
     namespace: str | None = None
-    table_uuid: str | None = None
+    table_uuid: str | None = None  # UUID that the table must have; None for any
+    # Folders that replace the beginnings of locations.
     location_map: Mapping[str, str] = field(default_factory=dict)
-    key_store: str | None = None
-    master_key: str
+    key_store: str | None = None  # path of the file that keeps KEKs; None for none
+    master_key: str  # id of its master key
+    # Declared members of the table's `KeyPolicy`; others may have any value.
     policy: Mapping[str, Any] = field(default_factory=dict)
+    # Former master keys, which `master_key` replaces.
     previous: Previous = field(default_factory=Previous)
-    max_kek_age: float | None = None
+    max_kek_age: float | None = None  # seconds after which KEKs are replaced; None for no limit
+    # When versions of the master key are too old.
     rotation: Rotation = field(default_factory=Rotation)
+    # Lines of verifying keys of writers, one of whom must have sealed the version that is read;
+    # none to accept unsigned tables.
     signed_by: Sequence[str] = ()
-    seal_at_least: int = 1
+    seal_at_least: int = 1  # number that the seal must have at least
+    # Rows and masks to which reading is restricted, as a REST catalog sends them; None for none.
     read_restrictions: Mapping[str, Any] | None = None
-    strict: bool = True
-    compromised: Sequence[str] = ()
+    strict: bool = True  # whether old files in its folder that no snapshot names are faults
+    compromised: Sequence[str] = ()  # compromised master keys of the lake
+    # Which partitions or files are erased by declaration and by record.
     erased: Sequence[Erasure] = field(default=(), repr=False)
 
     @cached_property
@@ -198,17 +182,14 @@ class TableDeclaration:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceDeclaration:
-    """The declaration of the record of evidence.
+    """The declaration of the record of evidence."""
 
-    Attributes:
-        sign: Reference to the key that signs its lines; None for the key of `--sign`, if any.
-        sign_passphrase: Reference to the passphrase of that key's file; None for none.
-        signed_by: Lines of verifying keys, one of which must have signed each line; none to accept
-            lines without a signature.
-    """
-
+    # Reference to the key that signs its lines; None for the key of `--sign`, if any.
     sign: str | None = None
+    # Reference to the passphrase of that key's file; None for none.
     sign_passphrase: str | None = field(default=None, repr=False)
+    # Lines of verifying keys, one of which must have signed each line; none to accept lines without
+    # a signature.
     signed_by: Sequence[str] = ()
 
 

@@ -76,18 +76,12 @@ def draw_keys(report: LakeReport) -> KeyPicture:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The files of the lake, as far as they were known after a run.
+    """The files of the lake, as far as they were known after a run."""
 
-    Attributes:
-        time: Time of the run, ISO 8601.
-        what: Name of the event; "report" for this report.
-        number: Number of the line of the record; None for this report.
-        good, erased, bad: Number of files as declared, erased, and neither.
-    """
-
-    time: str
-    what: str
-    number: int | None
+    time: str  # time of the run, ISO 8601
+    what: str  # name of the event; "report" for this report
+    number: int | None  # number of the line of the record; None for this report
+    # Number of files as declared, erased, and neither.
     good: int
     erased: int
     bad: int
@@ -136,20 +130,15 @@ def _count_states(row: Mapping[str, Any]) -> Counts:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A bar of the plot: a run. Places across are percentages, others pixels from the top.
+    """A bar of the plot: a run. Places across are percentages, others pixels from the top."""
 
-    Attributes:
-        run: The run.
-        x, width: Left edge and width.
-        parts: Class of style, upper edge and height of each part, from the bottom.
-        top: Upper edge.
-    """
-
-    run: Run
+    run: Run  # the run
+    # Left edge and width.
     x: float
     width: float
+    # Class of style, upper edge and height of each part, from the bottom.
     parts: Sequence[tuple[str, float, float]]
-    top: float
+    top: float  # upper edge
 
     @property
     def middle(self) -> float:

@@ -41,16 +41,12 @@ _LABEL = b"modcrypt restoration 1"
 
 @dataclass(slots=True)
 class KeptPart:
-    """The original bytes before and inside a part of a file.
+    """The original bytes before and inside a part of a file."""
 
-    Attributes:
-        before: Bytes before it that no field names.
-        instead: The original bytes of an index or filter; None if decryption restores them.
-        headers: The original page headers that decryption would not restore, by page.
-    """
-
-    before: bytes = b""
+    before: bytes = b""  # bytes before it that no field names
+    # The original bytes of an index or filter; None if decryption restores them.
     instead: bytes | None = None
+    # The original page headers that decryption would not restore, by page.
     headers: dict[int, bytes] = field(default_factory=dict)
 
 

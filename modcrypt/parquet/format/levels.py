@@ -20,16 +20,12 @@ from modcrypt.parquet.format.schema import Leaf
 
 
 class Levels(NamedTuple):
-    """The facts about a column's levels.
+    """The facts about a column's levels."""
 
-    Attributes:
-        max_definition, max_repetition: The largest levels that the schema allows.
-        counts_nulls: Whether the writer counted nulls; parquet-java writes 0 without statistics.
-    """
-
+    # The largest levels that the schema allows.
     max_definition: int
     max_repetition: int
-    counts_nulls: bool
+    counts_nulls: bool  # whether the writer counted nulls; parquet-java writes 0 without statistics
 
     @classmethod
     def of(cls, leaf: Leaf, metadata: ThriftStruct) -> Levels:

@@ -139,14 +139,11 @@ WRITTEN = "_written"
 
 @dataclass(frozen=True)
 class RecordedJob:
-    """A job whose report says what its tasks wrote below some folders.
-
-    Attributes:
-        folders: Folders that `sealing` records in this process: their paths or URLs, the newest
-            seal, and whether files may be read that it does not state.
-    """
+    """A job whose report says what its tasks wrote below some folders."""
 
     job: VerbJob
+    # Folders that `sealing` records in this process: their paths or URLs, the newest seal, and
+    # whether files may be read that it does not state.
     folders: tuple[tuple[str, Seen | None, bool], ...]
 
     @classmethod
