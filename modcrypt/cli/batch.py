@@ -238,13 +238,10 @@ class Batch:
         texts = [text for value in self._parameters.values() for text in _iterate_texts(value)]
         report = ConversionReport(self._verb, options["dry_run"], options["as_json"], texts)
         how: dict[str, Any] = {
-            "verb": self._verb,
-            "encryption": encryption,
-            "decryption": decryption,
-            "change": Change(**self._kept, **changes),
-            "overwrite": options["force"],
+            "verb": self._verb, "encryption": encryption, "decryption": decryption,
+            "change": Change(**self._kept, **changes), "overwrite": options["force"],
             "dry_run": options["dry_run"],
-        }
+        }  # fmt: skip
         if self._master is not None:
             how |= {"hash_key": hash_key, "prove": self._prove}
             with nullcontext() if options["dry_run"] else self._hand_over():

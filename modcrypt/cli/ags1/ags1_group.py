@@ -243,14 +243,11 @@ def inspect(*, file: str, as_json: bool) -> None:
         summary = modcrypt.ags1.inspect_ags1(source)
     header = summary.encrypted_length - summary.plaintext_length - summary.overhead
     sizes = {
-        "block_length": summary.block_length,
-        "blocks": summary.blocks,
-        "last_block_length": summary.last_block_length,
-        "header_bytes": header,
-        "plaintext_bytes": summary.plaintext_length,
-        "overhead_bytes": summary.overhead,
+        "block_length": summary.block_length, "blocks": summary.blocks,
+        "last_block_length": summary.last_block_length, "header_bytes": header,
+        "plaintext_bytes": summary.plaintext_length, "overhead_bytes": summary.overhead,
         "encrypted_bytes": summary.encrypted_length,
-    }
+    }  # fmt: skip
     if as_json:
         print_json("ags1.inspect", {"file": file, **sizes, "authenticated": False})
     else:
@@ -362,13 +359,9 @@ def _convert(
         more = work(progress)
     seconds = time.perf_counter() - started
     result = {
-        "source": source,
-        "destination": destination,
-        "source_bytes": source_size,
-        "destination_bytes": _file_size(destination),
-        "seconds": round(seconds, 6),
-        **more,
-    }
+        "source": source, "destination": destination, "source_bytes": source_size,
+        "destination_bytes": _file_size(destination), "seconds": round(seconds, 6), **more,
+    }  # fmt: skip
     if as_json:
         print_json("ags1.file", result)
     return result

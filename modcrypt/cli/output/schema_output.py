@@ -37,11 +37,8 @@ class ColumnKind:
     def fields(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         return {
-            "column": self.path,
-            "type": self.kind,
-            "key": self.key,
-            "master_key": self.master_key,
-        }
+            "column": self.path, "type": self.kind, "key": self.key, "master_key": self.master_key,
+        }  # fmt: skip
 
 
 def columns_of(file: OpenFile) -> list[ColumnKind]:

@@ -207,11 +207,8 @@ class AwsKms(UnpicklableClient):
             )
         name, algorithm = self._check_target(key_id), _SIGNING[scheme][0]
         request = {
-            "KeyId": name,
-            "Message": message,
-            "MessageType": "RAW",
-            "SigningAlgorithm": algorithm,
-        }
+            "KeyId": name, "Message": message, "MessageType": "RAW", "SigningAlgorithm": algorithm,
+        }  # fmt: skip
         answer = self._kms.request("sign", request, key_id, kind="signing key")
         signature: bytes = require_member(answer, "Signature", bytes)
         return signature
