@@ -199,8 +199,7 @@ def read_json(path: str | None) -> Any:
 def check_paths_exist(paths: Iterable[str]) -> None:
     """Raise FileNotFoundError for the first local path that does not exist."""
     for path in paths:
-        local = local_path(path)
-        if local is not None and not os.path.exists(local):
+        if (local := local_path(path)) is not None and not os.path.exists(local):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 

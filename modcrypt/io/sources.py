@@ -88,8 +88,7 @@ class FileSource(Source):
         """Fill `view` from `offset`."""
         done = 0
         while done < len(view):
-            n = os.preadv(self.fd, [view[done:]], offset + done)
-            if n == 0:
+            if (n := os.preadv(self.fd, [view[done:]], offset + done)) == 0:
                 raise self._truncation_error(offset + done)
             done += n
 

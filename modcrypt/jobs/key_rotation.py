@@ -358,8 +358,7 @@ class Rotation:
             if self._dry_run:
                 changed.update({metadata} if self._rewrapping.would_change(material) else ())
                 return metadata
-            rotated = self._rotate_material(material, under)
-            if rotated == material:
+            if (rotated := self._rotate_material(material, under)) == material:
                 return metadata
             changed.add(metadata)
             rewrapped.append((column, rotated))

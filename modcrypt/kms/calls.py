@@ -53,8 +53,7 @@ def wrap_many(
     client: KmsClient, keys: Sequence[KeyLike], master_key_id: str, aad: bytes = b""
 ) -> list[str]:
     """Wrap keys in as few calls as the service allows; raise as `wrap`."""
-    batch = capabilities_of(client).batch
-    if batch < 2 or len(keys) < 2:
+    if capabilities_of(client).batch < 2 or len(keys) < 2:
         return [wrap(client, key, master_key_id, aad) for key in keys]
     raw = [key_bytes(as_key(key)) for key in keys]
     answers = _call_in_batches(client, "wrap_many", raw, master_key_id, aad)

@@ -129,8 +129,7 @@ class KeyTools:
     @property
     def required_seal(self) -> RequiredSeal | None:
         """The seal that the policy of `from_policy` requires of tables; None without writers."""
-        policy = self._policy
-        if policy is None or not policy.signed_by:
+        if (policy := self._policy) is None or not policy.signed_by:
             return None
         return RequiredSeal(read_verifying_keys(policy.signed_by), policy.seal_at_least or 1)
 

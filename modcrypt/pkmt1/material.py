@@ -165,8 +165,7 @@ def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
     limit = MAX_SHARED_METADATA if RECIPIENTS.encode() in metadata else MAX_METADATA
     if len(metadata) > limit:
         raise KeyMaterialError(f"key metadata of {len(metadata)} bytes is too long for PKMT1")
-    head = split_metadata(metadata)
-    if head is not None and limit == MAX_METADATA:
+    if (head := split_metadata(metadata)) is not None and limit == MAX_METADATA:
         shared = _decode_head(head)
         if isinstance(shared, KeyMaterial):
             return shared.with_dek(metadata[len(head) + len(_DEK) : -2].decode())

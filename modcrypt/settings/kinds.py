@@ -90,8 +90,7 @@ def _parse(text: str, schema: Mapping[str, Any]) -> Any:
     if "enum" in schema:
         word = text.strip().lower()
         return next((each for each in schema["enum"] if str(each).lower() == word), None)
-    kind = schema["type"]
-    if kind == "array":
+    if (kind := schema["type"]) == "array":
         return _parse_list(text)
     if kind == "object":
         return _parse_json(text)

@@ -267,8 +267,7 @@ class CellScan:
     def __init__(self, reader: CellReader, request: Request) -> None:
         self._reader = reader
         request = request._replace(filter=self._check_filter(request))
-        columns = request.columns
-        if columns is None and request.result is not None:
+        if (columns := request.columns) is None and request.result is not None:
             columns = request.result.names
         keys = [] if columns is None else self._find_keys(columns)
         inner = request if columns is None else request._replace(columns=[*columns, *keys])

@@ -103,8 +103,7 @@ def _identity(destination: str) -> Stamp | None:
     # A file that does not exist has an identity, too.
     from modcrypt.io.places import Place
 
-    path = _local_path(destination)
-    if path is None or is_stream(destination):
+    if (path := _local_path(destination)) is None or is_stream(destination):
         return None
     return Place(None, path).stamp() or ()
 

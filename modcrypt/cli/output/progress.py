@@ -73,8 +73,7 @@ class _Bar:
 
     def update(self, done: int, total: int | None = None, files_done: int = 0) -> None:
         self._total = self._total if total is None else total
-        now = time.monotonic()
-        if now < self._next:
+        if (now := time.monotonic()) < self._next:
             return
         self._next = now + REFRESH_EVERY
         if self._shown is None:

@@ -60,11 +60,9 @@ def columns_of(file: OpenFile) -> list[ColumnKind]:
 def _key_of_chunk(chunk: ThriftStruct | None) -> tuple[str | None, str | None]:
     if chunk is None:
         return None, None
-    crypto = chunk.crypto_metadata
-    if crypto is None:
+    if (crypto := chunk.crypto_metadata) is None:
         return PLAINTEXT, None
-    own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-    if own is None:
+    if (own := crypto.ENCRYPTION_WITH_COLUMN_KEY) is None:
         return FOOTER_KEY, None
     material = try_decode_metadata(own.key_metadata)
     return COLUMN_KEY, material.master_key_id if isinstance(material, KeyMaterial) else None

@@ -296,8 +296,7 @@ def _typed_value(
     row: Mapping[str, Any], name: str, kind: type, where: str, *, otherwise: Any = _REQUIRED
 ) -> Any:
     """Return a value of a row, or `otherwise` if it is null or the field does not exist."""
-    value = row.get(name)
-    if value is None and otherwise is not _REQUIRED:
+    if (value := row.get(name)) is None and otherwise is not _REQUIRED:
         return otherwise
     if type(value) is not kind:
         raise FormatError(f"{where}: {name} of a row is missing or is of another type")

@@ -84,8 +84,7 @@ class DeclaredTable:
         return load_table(catalog, parse_identifier(declared.table), tools, **options)
 
     def _seal_options(self, writers: tuple[VerifyingKey, ...]) -> dict[str, Any]:
-        key = self.signing_key
-        if key is not None and key.verifier not in writers:
+        if (key := self.signing_key) is not None and key.verifier not in writers:
             raise ValueError("the signing key is not that of a writer whom signed_by names")
         least = self.dataset.seal_at_least
         return {"signed_by": writers, "seal_at_least": least, "signing_key": key}

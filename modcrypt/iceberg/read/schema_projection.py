@@ -282,8 +282,7 @@ class Projection:
         def fill(count: int) -> pa.Array:
             if width > WIDE and width * count > MAX_FILLED:
                 raise self._too_wide(MAX_FILLED)
-            known = self._filled.get(key)
-            if known is None or len(known) < count:
+            if (known := self._filled.get(key)) is None or len(known) < count:
                 known = self._filled[key] = _repeat(value, shown, count)
             return known.slice(0, count)
 

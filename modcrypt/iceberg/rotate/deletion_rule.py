@@ -124,8 +124,7 @@ class DeletionRule:
 
         Raise OSError if the file does not exist or cannot be read.
         """
-        path = self.path(location)
-        if path is None or not self._is_own(path):
+        if (path := self.path(location)) is None or not self._is_own(path):
             return Rule.OUTSIDE
         if (rule := self._keeps(location, path)) is not None:
             return rule

@@ -425,8 +425,7 @@ def uses_store(table: IcebergTable) -> bool:
 
 def _drop_keks(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[str, ...]:
     """Drop KEKs from the key store unless `keep` is true; return those that are still there."""
-    store = table.resolver.store
-    if store is None or not keks:
+    if (store := table.resolver.store) is None or not keks:
         return ()
     with contextlib.suppress(ModcryptError, OSError):
         if not keep:

@@ -145,8 +145,7 @@ class Retention:
             return self.older_than.timestamp() * 1000
         if self.older_than is not None:
             return self.now_ms - self.older_than / timedelta(milliseconds=1)
-        age = _setting(metadata, _AGE)
-        if age is None and self.keep_last is None:
+        if (age := _setting(metadata, _AGE)) is None and self.keep_last is None:
             return math.inf
         return self.now_ms - (_MAX_AGE_MS if age is None else age)
 

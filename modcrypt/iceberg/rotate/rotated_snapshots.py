@@ -90,8 +90,7 @@ def list_heads(metadata: TableMetadata) -> list[Head]:
     """
     by_id = {snapshot.id: snapshot for snapshot in metadata.snapshots}
     refs: dict[int, list[str]] = {}
-    current = metadata.current
-    if current is not None:
+    if (current := metadata.current) is not None:
         refs[current.id] = [MAIN]
     for name, ref in metadata.refs.items():
         if name != MAIN and ref.get("snapshot-id") in by_id:
@@ -111,8 +110,7 @@ def list_heads(metadata: TableMetadata) -> list[Head]:
 
 def list_behind(metadata: TableMetadata) -> tuple[str, ...]:
     """Return the branches whose heads are older snapshots of main, which could follow it."""
-    current = metadata.current
-    if current is None:
+    if (current := metadata.current) is None:
         return ()
     by_id = {snapshot.id: snapshot for snapshot in metadata.snapshots}
     older = {snapshot.id for snapshot in ancestors(current.id, by_id)} - {current.id}

@@ -228,8 +228,7 @@ class DataScan(FactSheet):
         return counted if limit is None else min(limit, counted)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        left = self._selection.limit
-        if left == 0:
+        if (left := self._selection.limit) == 0:
             return
         for batch in self._scan.to_batches():
             yield batch if left is None else batch.slice(0, left)

@@ -66,8 +66,7 @@ class GluePointer:
 
     def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:
         """Update the entry at its version; see `Pointer`."""
-        entry = self._find_entry()
-        if entry is None or not _names(entry, old):
+        if (entry := self._find_entry()) is None or not _names(entry, old):
             return False
         if not (version := entry.get("VersionId")):
             raise UnsupportedFormatError(
@@ -92,8 +91,7 @@ class GluePointer:
 
     def drop(self, old: str) -> bool:
         """Delete the entry; see `Pointer`. Glue compares nothing: a change in between is lost."""
-        entry = self._find_entry()
-        if entry is None or not _names(entry, old):
+        if (entry := self._find_entry()) is None or not _names(entry, old):
             return False
         try:
             self._call("delete_table", Name=self.name)

@@ -127,8 +127,7 @@ class KeyChecks:
             report.note(error.word, str(error))
             lifetime = KeyPolicy().kek_lifetime_days
         for key in self.keks.values():
-            age = self._age_days(key)
-            if age >= lifetime:
+            if (age := self._age_days(key)) >= lifetime:
                 report.note(
                     "key",
                     f"KEK {key.id} is {age} days old, but the policy allows {lifetime}: the next "

@@ -100,8 +100,7 @@ def marks_of(
 
 
 def _mark(md: ThriftStruct) -> Mark:
-    statistics = md.statistics
-    if statistics is None:
+    if (statistics := md.statistics) is None:
         return (md.num_values,)
     return md.num_values, statistics.null_count, statistics.min_value, statistics.max_value
 

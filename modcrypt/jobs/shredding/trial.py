@@ -187,8 +187,7 @@ class Trial:
     def _try_key_metadata(self, source: Source) -> list[KeyProof]:
         if self.wanted.columns:
             return []
-        data = source.read_at(0, source.size)
-        if data == SHREDDED:
+        if (data := source.read_at(0, source.size)) == SHREDDED:
             why = "the key metadata was shredded"
             return [KeyProof(key="AGS1 stream", state="gone", why=why)]
         material = parse_wrapped_metadata(data)

@@ -163,8 +163,7 @@ def _verify_paths(
     from modcrypt.lake.verification.results import LakeVerification, VerifiedFile
 
     use_paths(paths)
-    since = parse_since(lake["since"])
-    if since == "last" or lake["resume"]:
+    if (since := parse_since(lake["since"])) == "last" or lake["resume"]:
         raise click.UsageError(
             "--since last and --resume need a dataset, verified as declared; use --record FILE"
         )

@@ -149,8 +149,7 @@ class _Parsing:
         return found
 
     def _parse_dataset(self, path: MemberPath, table: Mapping[str, Any]) -> AnyDataset | None:
-        kind = table.get("kind", "files")
-        if kind == "iceberg":
+        if (kind := table.get("kind", "files")) == "iceberg":
             return TableParsing(self.faults, path, self._inclusions, table).parse()
         if kind != "files":
             self.faults.add((*path, "kind"), "kind must be files or iceberg")

@@ -103,8 +103,7 @@ def check_trust(path: Path, digest: str, commands: Sequence[str]) -> None:
         raise ValueError("MODCRYPT_TRUST must be a SHA-256 in hex, as modcrypt trust --print")
     if not commands or named == digest:
         return
-    record = find_record(path)
-    if record is not None and record.digest == digest:
+    if (record := find_record(path)) is not None and record.digest == digest:
         return
     what = "was not named, only found" if record is None else "has changed since it was trusted"
     shown = "; ".join(commands[:MAX_SHOWN])

@@ -276,8 +276,7 @@ def merge_small(
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        more = batch.get_total_buffer_size()
-        if more >= _SMALL_BUFFERS:
+        if (more := batch.get_total_buffer_size()) >= _SMALL_BUFFERS:
             more = batch.nbytes  # without what other batches use of the buffers, which takes longer
         if small and (rows + batch.num_rows > batch_size or size + more > most_bytes):
             yield from _concat_batches(small)

@@ -322,8 +322,7 @@ def _project_field(field: Any, fates: Iterator[Fate], keep_metadata: bool) -> An
 
     kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
     if not (pa.types.is_nested(kind) and kind.num_fields):
-        fate = next(fates)
-        if fate == STRING:
+        if (fate := next(fates)) == STRING:
             return field.with_type(pa.string()).remove_metadata()  # it contains an extension's name
         return field if fate else None
     inner = [kind.field(index) for index in range(kind.num_fields)]

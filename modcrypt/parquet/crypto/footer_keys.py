@@ -158,8 +158,7 @@ def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
         own: list[bytes | None] = []
         for r, row_group in enumerate(metadata.row_groups):
             check_file_path(row_group.columns[c], r, c)
-            crypto = row_group.columns[c].crypto_metadata
-            if crypto is None:
+            if (crypto := row_group.columns[c].crypto_metadata) is None:
                 under.add("plaintext")
             elif crypto.ENCRYPTION_WITH_COLUMN_KEY is None:
                 under.add("footer key")

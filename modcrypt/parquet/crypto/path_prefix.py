@@ -62,8 +62,7 @@ class PathPrefix(NamedTuple):
         return self(self._path_inside_root(place) if _PATH in self.template else place.name)
 
     def _path_inside_root(self, place: Place) -> str:
-        root = self.root
-        if root is None and place.root is not None:
+        if (root := self.root) is None and place.root is not None:
             root = Place(place.filesystem, place.root)
         if root is None:
             raise ValueError(

@@ -227,8 +227,7 @@ def find_hidden(places: Sequence[Place]) -> list[Place]:
     names: dict[str, set[str]] = {}  # by folder
     hidden: list[Place] = []
     for place in places:
-        root = place.root
-        if root is not None and root not in names:
+        if (root := place.root) is not None and root not in names:
             names[root] = read_hidden(Place(place.filesystem, root))
         if root is not None and path_inside(place.path, root) in names[root]:
             hidden.append(place)

@@ -49,8 +49,7 @@ def read_tail(source: Source) -> Tail:
     Raise FormatError if the file is not Parquet, is truncated, or starts and ends with different
     magics; and LimitError if the declared footer length exceeds the file or `MAX_FOOTER_SIZE`.
     """
-    size = source.size
-    if size < MAGIC_SIZE + TAIL_SIZE:
+    if (size := source.size) < MAGIC_SIZE + TAIL_SIZE:
         raise FormatError(f"{source.name}: {size} bytes are too few for a Parquet file")
     first = _FIRST_REQUEST if source.least_read else _FIRST_READ
     last = source.read_at(max(0, size - first), min(size, first))

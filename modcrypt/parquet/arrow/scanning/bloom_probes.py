@@ -132,8 +132,7 @@ _INTEGERS = {str(kind): kind for kind in _CONVERTED.values() if pa.types.is_inte
 
 def _find_integer_type(element: ThriftStruct) -> pa.DataType | None:
     """Return the type of an INT32 or INT64 column that stores each value as one number."""
-    logical = element.logicalType
-    if logical is None and element.converted_type is None:
+    if (logical := element.logicalType) is None and element.converted_type is None:
         return pa.int32() if element.type == INT32 else pa.int64()
     if logical is None:
         return _CONVERTED.get(element.converted_type)
