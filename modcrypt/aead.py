@@ -44,13 +44,9 @@ NONCE_SIZE: Final = 12
 TAG_SIZE: Final = 16
 GCM_OVERHEAD: Final = LENGTH_SIZE + NONCE_SIZE + TAG_SIZE
 """Bytes that a GCM module adds to its plaintext."""
-BLOCK_OVERHEAD: Final = NONCE_SIZE + TAG_SIZE
-"""Bytes that an AGS1 block adds to its plaintext."""
-CTR_OVERHEAD: Final = LENGTH_SIZE + NONCE_SIZE
-"""Bytes that a CTR module adds to its plaintext."""
-CTR_SLACK: Final = 15
-"""Spare bytes after the result that `CtrCipher` needs in an output buffer."""
-
+BLOCK_OVERHEAD: Final = NONCE_SIZE + TAG_SIZE  # bytes that an AGS1 block adds to its plaintext
+CTR_OVERHEAD: Final = LENGTH_SIZE + NONCE_SIZE  # bytes that a CTR module adds to its plaintext
+CTR_SLACK: Final = 15  # spare bytes after the result that `CtrCipher` needs in an output buffer
 _JOINED: Final = 4096  # number of small objects that stay in the processor's cache until joined
 
 _BODY: Final = LENGTH_SIZE + NONCE_SIZE

@@ -107,11 +107,9 @@ class ModcryptFileSystem(StackedFileSystem):
     protocol = "modcrypt"
 
     def __init__(
-        self,
-        decryption: Decryption | None = None,
-        encryption: EncryptionOf | None = None,
+        self, decryption: Decryption | None = None, encryption: EncryptionOf | None = None,
         **behind: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         encryption, decryption = _check_form(encryption), _check_form(decryption)
         if not (encryption is None or callable(encryption) or isinstance(encryption, KeySettings)):
             encryption = as_encryption(encryption)  # Settings are resolved for each file

@@ -189,10 +189,8 @@ def _read_header(stream: Stream) -> bytes:
 
 
 def _read_lots(stream: Stream, block_length: int, expected: int | None) -> Iterator[memoryview]:
-    """Yield lots of blocks, each as soon as it is known to lie within the expected length.
-
-    The whole length is checked before the last lot is yielded.
-    """
+    """Yield lots of blocks, each as soon as it is known to lie within the expected length."""
+    # The whole length is checked before the last lot is yielded.
     frame = block_length + BLOCK_OVERHEAD
     size = max(1, _LOT_BYTES // frame) * frame
     if expected is not None:  # the header may declare blocks longer than the file

@@ -78,19 +78,12 @@ class Ags1FileSystem(StackedFileSystem):
     _strip_tokenize_options = ("key",)  # fsspec neither hashes nor stores these options
 
     def __init__(
-        self,
-        *,
-        key: Ags1Key | Callable[[str], Ags1Key] | None = None,
-        aad_prefix: bytes | None = None,
-        length: TrustedLength | None = None,
-        block_length: int = DEFAULT_BLOCK_LENGTH,
-        on_written: OnWritten | None = None,
-        fs: Any = None,
-        target_protocol: str | None = None,
-        target_options: dict[str, Any] | None = None,
-        fo: str | None = None,
-        anon: bool = False,
-    ) -> None:
+        self, *, key: Ags1Key | Callable[[str], Ags1Key] | None = None,
+        aad_prefix: bytes | None = None, length: TrustedLength | None = None,
+        block_length: int = DEFAULT_BLOCK_LENGTH, on_written: OnWritten | None = None,
+        fs: Any = None, target_protocol: str | None = None,
+        target_options: dict[str, Any] | None = None, fo: str | None = None, anon: bool = False,
+    ) -> None:  # fmt: skip
         if key is None:
             raise TypeError(
                 "ags1 needs a key: pass key=…, with URLs storage_options={'key': …}; or pass a "
@@ -109,8 +102,6 @@ class Ags1FileSystem(StackedFileSystem):
         make, (cls, args, options) = super().__reduce__()
         return make, (cls, args, {**options, "key": self._key})
 
-    # --- files ---------------------------------------------------------------------------------
-
     def _open(
         self, path: str, mode: str = "rb", *, autocommit: bool = True, **_: Any
     ) -> Ags1Reader | Ags1Writer:
@@ -128,26 +119,16 @@ class Ags1FileSystem(StackedFileSystem):
                 path, key, aad_prefix=self._aad_prefix, length=self._length, filesystem=self.fs
             )
         writer = _ReportingWriter(
-            path,
-            key,
-            aad_prefix=self._aad_prefix,
-            block_length=self._block_length,
-            overwrite=mode == "wb",
-            filesystem=self.fs,
-            on_written=self._on_written,
-        )
+            path, key, aad_prefix=self._aad_prefix, block_length=self._block_length,
+            overwrite=mode == "wb", filesystem=self.fs, on_written=self._on_written,
+        )  # fmt: skip
         self._writers[path] = writer
         return writer
 
     def open(
-        self,
-        path: str,
-        mode: str = "rb",
-        block_size: int | None = None,
-        cache_options: dict[str, Any] | None = None,
-        compression: str | None = None,
-        **kwargs: Any,
-    ) -> Any:
+        self, path: str, mode: str = "rb", block_size: int | None = None,
+        cache_options: dict[str, Any] | None = None, compression: str | None = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
         """Open a file; raise ValueError for `compression` in writing.
 
         fsspec would close only the compressor, so the file below would be abandoned; `fsspec.open`
@@ -156,8 +137,6 @@ class Ags1FileSystem(StackedFileSystem):
         if "r" not in mode and compression is not None:
             raise ValueError("to write with compression, use fsspec.open(…, compression=…)")
         return super().open(path, mode, block_size, cache_options, compression, **kwargs)
-
-    # --- files that are being written ----------------------------------------------------------
 
     def isfile(self, path: str) -> bool:
         """Return whether the path is a file or is being written by this file system.
@@ -182,8 +161,6 @@ class Ags1FileSystem(StackedFileSystem):
             if (writer := self._writers.get(target)) is not None:
                 writer.abandon()
         return bool(unfinished) and not any(self.fs.exists(target) for target in paths)
-
-    # --- operations without a key, on the encrypted files --------------------------------------
 
     def rm(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """Remove files and folders; abandon files that are being written."""

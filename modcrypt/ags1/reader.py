@@ -31,9 +31,7 @@ CACHE_BYTES = 4 << 20
 
 MAX_CACHED_BLOCKS = 64
 
-AHEAD_BYTES = 2 << 20
-"""Bytes of plaintext opened ahead of small sequential reads."""
-
+AHEAD_BYTES = 2 << 20  # bytes of plaintext opened ahead of small sequential reads
 _LOCAL_REQUEST = 1 << 20  # one default block, which fits in the processor's cache
 _REMOTE_REQUEST = 8 << 20
 _NOTHING = memoryview(b"")
@@ -116,8 +114,6 @@ class Ags1Reader(SeekableFile):
         """Bytes of plaintext in each block but the last."""
         return self._layout.block_length
 
-    # --- blocks --------------------------------------------------------------------------------
-
     def _fill(self, offset: int, out: memoryview) -> None:
         """Fill `out` with the plaintext from `offset` on, which is long enough."""
         assert self._shared is not None
@@ -184,8 +180,6 @@ class Ags1Reader(SeekableFile):
             scratch = memoryview(bytearray(end - start))
         self._source.read_into(start, scratch[: end - start])
         return scratch[: end - start], scratch
-
-    # --- opening ahead -------------------------------------------------------------------------
 
     def _look_ahead(self, offset: int, end: int) -> None:
         """Have other threads open the blocks that sequential small reads need next."""
@@ -258,8 +252,7 @@ class _Cache:
     def copy(self, index: int, start: int, out: memoryview) -> bool:
         """Copy from `start` of a block into `out`; return False if the block is not cached."""
         with self._lock:
-            block = self._blocks.pop(index, None)
-            if block is None:
+            if (block := self._blocks.pop(index, None)) is None:
                 return False
             self._blocks[index] = block
             out[:] = block[start : start + len(out)]

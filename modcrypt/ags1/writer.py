@@ -129,8 +129,6 @@ class Ags1Writer(io.RawIOBase):
         """Key, AAD prefix and length, as Iceberg stores them; raise as `encrypted_length`."""
         return self._metadata.with_length(self.encrypted_length)
 
-    # --- blocks --------------------------------------------------------------------------------
-
     def write(self, data: Any) -> int:
         """Encrypt the blocks that `data` fills, buffer the rest, and return the length of `data`.
 
@@ -156,8 +154,7 @@ class Ags1Writer(io.RawIOBase):
 
     def _fill_block(self, view: memoryview) -> int:
         """Copy the data that fits into the incomplete block; encrypt the block once it is full."""
-        size = min(len(view), self._block_length - self._filled)
-        if not size:
+        if not (size := min(len(view), self._block_length - self._filled)):
             return 0
         if not self._block:
             self._block = memoryview(bytearray(self._block_length))
@@ -184,8 +181,6 @@ class Ags1Writer(io.RawIOBase):
             self._held = bytes(out[-TAG_SIZE:])
             output.at += size - TAG_SIZE
             output.flush()
-
-    # --- close ---------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Encrypt the incomplete block and complete the stream. Idempotent.
@@ -254,8 +249,6 @@ class Ags1Writer(io.RawIOBase):
         """Abandon the stream: `io` calls this before a collected wrapper closes the writer."""
         self.abandon()
 
-    # --- the file protocol ---------------------------------------------------------------------
-
     def _check_open(self) -> None:
         if self.closed:
             raise ValueError("the writer is closed")
@@ -317,13 +310,9 @@ def encrypt(
 
 
 def _encrypt_blocks(
-    workers: Workers,
-    cipher: BlockCipher,
-    plaintext: memoryview,
-    block_length: int,
-    first: int,
+    workers: Workers, cipher: BlockCipher, plaintext: memoryview, block_length: int, first: int,
     out: memoryview,
-) -> int:
+) -> int:  # fmt: skip
     """Encrypt blocks from index `first` on into `out`; return the next index."""
     count = max(1, -(-len(plaintext) // block_length))
     frame = block_length + BLOCK_OVERHEAD

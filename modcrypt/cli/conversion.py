@@ -64,10 +64,7 @@ with the master keys of a keyring
 @prove_option
 @batch_options
 @sidecar_options
-@rare_option(
-    "--repair",
-    help="Repair what misleads other readers (see doctor).",
-)
+@rare_option("--repair", help="Repair what misleads other readers (see doctor).")
 @exact_option
 @output_options
 def encrypt(*, paths: tuple[str, ...], **options: Any) -> int:
@@ -105,9 +102,6 @@ def decrypt(*, paths: tuple[str, ...], **options: Any) -> int:
         )
     batch = Batch("decrypt", paths, options)
     return batch.run(decryption=batch.decryption(options))
-
-
-# --- rekey, mask and share -----------------------------------------------------------------------
 
 
 _new_file = cloup.option_group("New file", target_options)
@@ -190,14 +184,9 @@ def rekey(*, paths: tuple[str, ...], keep_unchanged: bool, **options: Any) -> in
 @batch_options
 @output_options
 def mask(
-    *,
-    paths: tuple[str, ...],
-    null: tuple[str, ...],
-    hashed: tuple[str, ...],
-    drop: tuple[str, ...],
-    restrictions: str | None,
-    **options: Any,
-) -> int:
+    *, paths: tuple[str, ...], null: tuple[str, ...], hashed: tuple[str, ...],
+    drop: tuple[str, ...], restrictions: str | None, **options: Any,
+) -> int:  # fmt: skip
     """Drop, null or hash columns of encrypted files.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Other columns
@@ -221,10 +210,8 @@ def mask(
 
 
 def _hash_key_reference(options: dict[str, Any], needed: bool) -> str | None:
-    """Return the reference to the hash key, and remove its options from a command's.
-
-    There must be one if, and only if, columns are hashed.
-    """
+    """Return the reference to the hash key, and remove its options from a command's."""
+    # There must be one if, and only if, columns are hashed.
     reference: str | None = options.pop("hash_key")
     if not needed:
         refuse({"hash_key"}, "name the columns to hash by --hash")

@@ -63,15 +63,9 @@ MAX_PROBED = 20
 @option("--offline", help="Do not contact the key service or open a keyring.")
 @option("--strict", help="Count warnings as failures.")
 def doctor(
-    *,
-    paths: tuple[str, ...],
-    files: tuple[str, ...],
-    logs: tuple[str, ...],
-    offline: bool,
-    strict: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, paths: tuple[str, ...], files: tuple[str, ...], logs: tuple[str, ...], offline: bool,
+    strict: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Check the machine, keys and secrets, or FILEs for known bugs.
 
     With FILE, doctor checks nothing else: it looks into Parquet files or folders, plaintext or,
@@ -171,8 +165,7 @@ class _Examination:
         """Check the declaration of a lake that is found, and take its key service."""
         from modcrypt.doctor.machine_checks import Subject
 
-        lake = find_lake()
-        if lake is None:
+        if (lake := find_lake()) is None:
             return
         about = Subject("declaration")
         if lake.refusal is not None:
@@ -231,8 +224,7 @@ class _Examination:
         if policy is not None:
             return list(dict.fromkeys((policy.footer_key, *policy.column_keys)))
         client: Any = self._client
-        default = getattr(client, "default_key", None)
-        if default:
+        if default := getattr(client, "default_key", None):
             return [default]
         if not hasattr(client, "list_keys"):
             return []

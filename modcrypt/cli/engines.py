@@ -22,9 +22,7 @@ from modcrypt.runtime.plugins import ENGINES, load
 if TYPE_CHECKING:  # not to be loaded for the help
     from pyspark.sql import DataFrame, SparkSession
 
-SHOWN = 100
-"""Largest number of failures printed for people, followed by the number of others."""
-
+SHOWN = 100  # largest number of failures printed for people, followed by the number of others
 _NOT_ON_SPARK = {"glob", "jobs", "record", "fail_fast", "threads", "audit"}
 
 
@@ -34,9 +32,6 @@ def load_spark() -> Any:
     Raise ModuleNotFoundError if the plug-in is not there.
     """
     return load(ENGINES, "spark")
-
-
-# --- what they have in common --------------------------------------------------------------------
 
 
 def start_spark(master: str, verb: str) -> AbstractContextManager[SparkSession]:
@@ -63,8 +58,7 @@ def show_results(report: DataFrame, kind: type[Any], show: Callable[..., object]
 def print_failures(frame: DataFrame, result: str = "result") -> int:
     """Print some failures as a table; return the exit code of all, by the column with the codes."""
     failures = frame.where("failed")
-    counts = failures.groupBy(result).count().collect()
-    if counts:
+    if counts := failures.groupBy(result).count().collect():
         rows = list(iterate_rows(failures.limit(SHOWN)))
         cells = [(row["path"], row[result], use_option_names(row["message"])) for row in rows]
         print_line(format_failures(cells))
@@ -80,9 +74,6 @@ def take_details(row: dict[str, Any]) -> dict[str, Any]:
         if "message" in fields:
             fields["message"] = use_option_names(fields["message"])
     return details
-
-
-# --- options -------------------------------------------------------------------------------------
 
 
 def refuse_local_options() -> None:

@@ -56,17 +56,9 @@ Examples: what anyone can see; all modules, with the keys; a drawing
 @files_options
 @html_options
 def inspect(
-    *,
-    paths: tuple[str, ...],
-    pages: bool,
-    glob: str | None,
-    jobs: int | None,
-    html: str | None,
-    force: bool,
-    spark_master: str | None,
-    as_json: bool,
-    **reading: Any,
-) -> int:
+    *, paths: tuple[str, ...], pages: bool, glob: str | None, jobs: int | None, html: str | None,
+    force: bool, spark_master: str | None, as_json: bool, **reading: Any,
+) -> int:  # fmt: skip
     """Show how Parquet files are encrypted, and what they reveal.
 
     PATH is a file or a folder. No key is needed; with keys, inspect shows more, and which keys
@@ -169,9 +161,6 @@ def _format_columns(inspection: Inspection) -> str:
     return format_table(
         [titles[n] for n in shown], [[row[n] for n in shown] for row in rows], left=left
     )
-
-
-# --- on Spark -----------------------------------------------------------------------------------
 
 
 def _inspect_on_spark(

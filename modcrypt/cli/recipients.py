@@ -99,8 +99,7 @@ def add(
     PATH is a file or a folder. Only the footer of a file is written again, and no page changes. An
     identity must open the files; files without recipients also open with their key service.
     """
-    to = read_recipients(options)
-    if not to:
+    if not (to := read_recipients(options)):
         raise click.UsageError("no recipient is named; use --to")
     settings = _open_settings(options, [recipient.id for recipient in to], belong=True)
     run = partial(modcrypt.jobs.add_recipients, list(paths), to, jobs=jobs)

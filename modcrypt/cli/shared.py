@@ -32,11 +32,8 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.keys import Key
     from modcrypt.kms.keyring.keyring_passphrase import Passphrase
 
-SIGPIPE_EXIT = 141
-"""Exit code that a shell reports for a program that SIGPIPE ended."""
-
-TABLE_ROWS = 1000
-"""Number of rows of a long table that are aligned together, and held in memory."""
+SIGPIPE_EXIT = 141  # exit code that a shell reports for a program that SIGPIPE ended
+TABLE_ROWS = 1000  # number of rows of a long table that are aligned together, and held in memory
 
 
 def print_line(text: str) -> None:
@@ -75,9 +72,6 @@ def drop_stdout() -> None:
     """Discard output that is still buffered: Python would try to write it at exit, and fail."""
     with suppress(OSError, ValueError, AttributeError):  # the stream may have no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-# --- options -------------------------------------------------------------------------------------
 
 
 def combine_options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -137,12 +131,9 @@ request_option = shared_option(
     "--request ID", help="Id of the request to erase, for the record beside modcrypt.toml."
 )
 prove_option = shared_option(
-    "--prove",
-    rare=True,
-    type=click.Choice(["first", "all"]),
-    default="first",
+    "--prove", rare=True, type=click.Choice(["first", "all"]), default="first",
     help="Prove the first new wrap (default) or all.",
-)
+)  # fmt: skip
 strict_option = shared_option(
     "--strict", help="Exit with 1 also if something was not authenticated."
 )
@@ -208,8 +199,7 @@ def read_json(path: str | None) -> Any:
 def check_paths_exist(paths: Iterable[str]) -> None:
     """Raise FileNotFoundError for the first local path that does not exist."""
     for path in paths:
-        local = local_path(path)
-        if local is not None and not os.path.exists(local):
+        if (local := local_path(path)) is not None and not os.path.exists(local):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
@@ -264,8 +254,7 @@ def format_table(
 
     cells = [["-" if value is None else printable(str(value)) for value in row] for row in rows]
     right = set(range(len(titles))) - set(left)
-    width = width_of(sys.stdout)
-    if width is None:
+    if (width := width_of(sys.stdout)) is None:
         return align_cells(titles, cells, right=right)[0]
     head, line, body = wrap_cells(titles, cells, right=right, width=width).partition("\n")
     return f"{paint(head, BOLD, sys.stdout)}{line}{body}"
@@ -317,9 +306,6 @@ def confirm(consequence: str, yes: bool) -> None:
     click.echo(f"modcrypt: this {consequence}. Continue? [y/N]: ", nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise click.UsageError("not confirmed; nothing was changed")
-
-
-# --- key pairs -----------------------------------------------------------------------------------
 
 
 def read_passphrase(what: str, reference: str | None, *, twice: bool = False) -> Passphrase | None:

@@ -109,8 +109,7 @@ def option(
         rare: Whether only `--help-all` shows it.
     """
     spelt = [text.partition(" ")[0] for text in names]
-    metavar = "".join(text.partition(" ")[2] for text in names)
-    if metavar:
+    if metavar := "".join(text.partition(" ")[2] for text in names):
         several = {"multiple": True} if metavar.endswith("...") else {}
         attributes |= {"metavar": metavar.removesuffix("..."), **several}
     elif "type" not in attributes and "/" not in names[0]:
@@ -128,9 +127,6 @@ def rare_option(*names: str, **attributes: Any) -> Callable[[F], F]:
 def shared_option(*names: str, **attributes: Any) -> Callable[[F], F]:
     """Return a shared option; arguments are those of `option`."""
     return option(*names, shared=True, **attributes)
-
-
-# --- commands and groups -------------------------------------------------------------------------
 
 
 class VerbCommand(cloup.Command):
@@ -233,9 +229,6 @@ def _implied(callback: Any, declared: Collection[str | None]) -> Iterator[click.
             yield from holder.__click_params__
 
 
-# --- their places --------------------------------------------------------------------------------
-
-
 def list_shared(command: click.Command) -> list[SharedOption]:
     """Return the shared options that a command uses, or any command in a group, each once."""
     parts = command.commands.values() if isinstance(command, click.Group) else ()
@@ -309,8 +302,6 @@ def _walk(command: click.Command, path: str = "") -> Iterator[tuple[str, click.C
         yield f"{path}{name}", part
         yield from _walk(part, f"{path}{name} ")
 
-
-# --- options that a parameter of their name takes ------------------------------------------------
 
 json_option = shared_option("--json", "as_json", help="Print lines of JSON, also for a failure.")
 dry_run_option = shared_option("--dry-run", help="Report what would be done; change nothing.")

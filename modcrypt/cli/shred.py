@@ -94,22 +94,11 @@ a later proof for it
 @audit_option
 @sign_options
 def shred(
-    *,
-    paths: tuple[str, ...],
-    columns: tuple[str, ...],
-    master_keys: tuple[str, ...],
-    everything: bool,
-    destroy: bool,
-    yes: bool,
-    dry_run: bool,
-    prove: bool,
-    record: str | None,
-    accept_algorithms: tuple[str, ...],
-    jobs: int | None,
-    spark_master: str | None,
-    as_json: bool,
+    *, paths: tuple[str, ...], columns: tuple[str, ...], master_keys: tuple[str, ...],
+    everything: bool, destroy: bool, yes: bool, dry_run: bool, prove: bool, record: str | None,
+    accept_algorithms: tuple[str, ...], jobs: int | None, spark_master: str | None, as_json: bool,
     **options: Any,
-) -> int:
+) -> int:  # fmt: skip
     """Make data permanently unreadable by removing wrapped keys.
 
     Dry run unless --yes is given. PATH is a file or a folder; options select the keys of columns,
@@ -229,9 +218,6 @@ class _Files:
         }  # fmt: skip
 
 
-# --- shredding -----------------------------------------------------------------------------------
-
-
 class _Tally(FileReport):
     """The report of a removal, of the selected columns and of the master keys that end with it."""
 
@@ -301,9 +287,6 @@ class _Tally(FileReport):
             name for name in self._wanted
             if not any(column == name or column.startswith(f"{name}.") for column in self._columns)
         ]  # fmt: skip
-
-
-# --- the proof -----------------------------------------------------------------------------------
 
 
 def _run_proof(files: _Files, as_json: bool) -> int:

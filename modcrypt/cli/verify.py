@@ -100,25 +100,12 @@ def verify(*, paths: tuple[str, ...], **options: Any) -> int:
 
 
 def verify_files(
-    *,
-    paths: tuple[str, ...],
-    aad_prefix_template: str | None,
-    expected_parts: int | None,
-    expected_rows: int | None,
-    shared_aad_prefix: bool,
-    strict: bool,
-    glob: str | None,
-    jobs: int | None,
-    record: str | None,
-    threads: int | None,
-    html: str | None,
-    force: bool,
-    spark_master: str | None,
-    as_json: bool,
-    changed_since: float | None = None,
-    report: Callable[[DatasetVerification], object] | None = None,
-    **reading: Any,
-) -> int:
+    *, paths: tuple[str, ...], aad_prefix_template: str | None, expected_parts: int | None,
+    expected_rows: int | None, shared_aad_prefix: bool, strict: bool, glob: str | None,
+    jobs: int | None, record: str | None, threads: int | None, html: str | None, force: bool,
+    spark_master: str | None, as_json: bool, changed_since: float | None = None,
+    report: Callable[[DatasetVerification], object] | None = None, **reading: Any,
+) -> int:  # fmt: skip
     """Verify files; return the exit code.
 
     Those before `changed_since`, in seconds since 1970, are skipped; `report` is called with the
@@ -172,9 +159,6 @@ def verify_files(
 _SET_PARAMETERS = {"aad_prefix_template", "expected_parts", "expected_rows", "html"}
 
 
-# --- a run that can be resumed -------------------------------------------------------------------
-
-
 @contextmanager
 def resume_verification(
     record_path: str | None, files: Sequence[File], strict: bool
@@ -209,9 +193,6 @@ def resume_verification(
 
         yield {"each": note, "verified": verified}
         record.end()
-
-
-# --- the result as text and JSON -----------------------------------------------------------------
 
 
 def print_result(
@@ -270,9 +251,6 @@ def print_lines(
 
 def _duration(started: float) -> dict[str, float]:
     return {"seconds": round(time.perf_counter() - started, 6)}
-
-
-# --- what it found -------------------------------------------------------------------------------
 
 
 def exit_code(
@@ -343,11 +321,9 @@ def print_findings(
 
 
 def _print_unauthenticated(named_notes: Iterable[tuple[str | None, Unauthenticated]]) -> None:
-    """Print what was not authenticated.
-
-    Parts that the format does not authenticate share a line, without reasons. The name
-    of the file is None for a note about a set of files.
-    """
+    """Print what was not authenticated."""
+    # Parts that the format does not authenticate share a line, without reasons. The name of the
+    # file is None for a note about a set of files.
     from modcrypt.parquet.format.findings import fold
 
     notes = list(named_notes)

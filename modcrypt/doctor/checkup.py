@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from modcrypt.kms.key_tools import KeyTools
     from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 
-# --- variables and files -------------------------------------------------------------------------
 
 _SECRET_VARIABLE = re.compile(
     r"passphrase|passw(?:or)?d|secret|token|credentials?$|private_?key|access_?key$|_pin$|(?:^|_)key$",
@@ -121,9 +120,6 @@ def keyring(path: str) -> Iterator[Check]:
         )
 
 
-# --- the key service -----------------------------------------------------------------------------
-
-
 def wrapping(client: KmsClient, *, signed: bool) -> Iterator[Check]:
     """Check whether readers know who wrapped a key: its service, or by required signatures."""
     from modcrypt.kms.client import capabilities_of
@@ -161,9 +157,6 @@ def master_key(client: KmsClient, master_key_id: str, aad: bytes = b"") -> Check
     if not same:
         return about.fail("the unwrapped bytes differ")
     return about.ok("wrapped and unwrapped 16 random bytes")
-
-
-# --- files and logs ------------------------------------------------------------------------------
 
 
 def parquet_file(

@@ -100,9 +100,6 @@ def _search_file(file: str, needles: Collection[bytes]) -> SearchedLog:
     return SearchedLog(file=file, events=events, unread=unread, leaks=tuple(leaks))
 
 
-# --- from a file to its lines --------------------------------------------------------------------
-
-
 def _lines(path: str) -> Iterator[bytes]:
     with _open(path) as log:
         while line := log.readline(MAX_LINE + 1):
@@ -128,8 +125,6 @@ def _open(path: str) -> io.BufferedReader:
             return io.BufferedReader(pa.input_stream(path, compression=codec), _PIECE)
     return open(path, "rb")
 
-
-# --- apparent keys, passphrases and tokens -------------------------------------------------------
 
 MAX_NESTING = 100
 """Limit of the nesting that is searched in an event: plans are trees."""
@@ -213,8 +208,7 @@ _BEFORE = re.compile(r"[\w.-]*\Z")
 def _pairs(text: str) -> Iterator[tuple[str, str, bool]]:
     """Yield apparent options in running text: name, value, and whether punctuation marks them."""
     for word in _WORD.finditer(text):
-        rest = _REST.match(text, word.end())
-        if rest is None:
+        if (rest := _REST.match(text, word.end())) is None:
             continue
         begun = _BEFORE.search(text[max(0, word.start() - 200) : word.start()])
         name = (begun[0] if begun else "") + word[0] + rest["more"]

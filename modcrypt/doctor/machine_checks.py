@@ -19,9 +19,7 @@ from modcrypt.runtime.code_form import code_form
 
 State = Literal["ok", "hint", "warn", "fail"]
 
-SLOW_AES = 0.5
-"""Speed of AES-GCM in GB/s below which the hardware probably lacks AES instructions."""
-
+SLOW_AES = 0.5  # speed of AES-GCM in GB/s below which the hardware probably lacks AES instructions
 _MEASURED = 0.05  # seconds
 _PIECE = 1 << 20
 
@@ -106,8 +104,7 @@ def _check_packages() -> Check:
     installed: dict[str, str] = {}  # several extras may require the same package
     outdated: dict[str, None] = {}
     for line in wanted:
-        match = _REQUIREMENT.match(line)
-        if match is None:
+        if (match := _REQUIREMENT.match(line)) is None:
             continue
         name, least = match["name"], match["least"]
         try:

@@ -66,8 +66,7 @@ def _examine(name: str, source: Source) -> Iterator[Check]:
 
     view = PlainView.of(source)
     writer = printable(view.created_by.decode("utf-8", "replace")) or "a writer without a name"
-    found = find_quirks(view)
-    if not found:
+    if not (found := find_quirks(view)):
         yield ABOUT.ok(f"{name}: written by {writer}; no known bug")
     for bug in found:
         yield _explain(f"{name} ({writer})", bug)
@@ -79,10 +78,7 @@ def _explain(subject: str, bug: FoundQuirk) -> Check:
     if bug.repair:
         advice += f"; encrypt --repair {bug.repair}"
     return ABOUT.result(
-        "hint" if harmless else "warn",
-        f"{subject}: {printable(str(bug))}",
-        advice,
-        bug=bug,
+        "hint" if harmless else "warn", f"{subject}: {printable(str(bug))}", advice, bug=bug
     )
 
 

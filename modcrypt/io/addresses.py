@@ -58,8 +58,7 @@ def local_path(address: str | os.PathLike[str]) -> str | None:
         raise ValueError(f"{address}: a file URL needs an absolute path, as in file:///folder/file")
     address = add_authority(address)
     if match := re.match(_LOCAL_URL, address):
-        path = address[match.end() :]
-        if not path:
+        if not (path := address[match.end() :]):
             raise ValueError(f"{address}: the URL names no file; write file:///FOLDER/FILE")
         # File URIs are percent-encoded (RFC 8089): pathlib and pyarrow follow it, fsspec does not.
         # Only fsspec has `local:`, so modcrypt reads it as fsspec does.

@@ -23,16 +23,13 @@ from modcrypt.io.threads import check_threads, usable_cores
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-BLOCK = 1 << 20
-"""Bytes moved by one system call: small enough to stay in the processor's cache."""
-
+BLOCK = 1 << 20  # bytes moved by one system call: small enough to stay in the processor's cache
 _SMALL_BUFFER = 1 << 14
 _FIRST_BUFFER = 1 << 16
 """Largest sizes of an output's first buffers in bytes, until they are full: zeroing a block takes a
 tenth of the time of a small file, and drives the file out of the processor's first cache."""
 
-WORTH_A_THREAD = 8 << 20
-"""Source size in bytes above which a second thread writes."""
+WORTH_A_THREAD = 8 << 20  # source size in bytes above which a second thread writes
 
 
 def fill_bytes(size: int, fill: Callable[[memoryview], object]) -> bytes:
@@ -240,13 +237,9 @@ class Output:
 
 @contextlib.contextmanager
 def open_output(
-    destination: Destination,
-    source: Source | None,
-    *,
-    overwrite: bool,
-    threads: int | None,
+    destination: Destination, source: Source | None, *, overwrite: bool, threads: int | None,
     filesystem: Any = None,
-) -> Iterator[Output]:
+) -> Iterator[Output]:  # fmt: skip
     """Open a destination, published when the block ends without an error.
 
     A second thread writes if `threads` allows it: by default for files that take longer to write

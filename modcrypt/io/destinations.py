@@ -42,12 +42,9 @@ def open_sink(
 
 
 def open_sink_at(
-    place: Place,
-    name: str | None = None,
-    *,
-    overwrite: bool = True,
+    place: Place, name: str | None = None, *, overwrite: bool = True,
     check: Callable[[], object] | None = None,
-) -> AbstractContextManager[Sink]:
+) -> AbstractContextManager[Sink]:  # fmt: skip
     """Open a sink whose file appears when the block ends without an error.
 
     Messages call the file `name`, or by its path. `check` is called last before publication, and
@@ -88,11 +85,9 @@ def open_replacement(place: Place, stamp: Stamp | None) -> Iterator[Sink]:
 
 @contextlib.contextmanager
 def _check_and_record(
-    opened: AbstractContextManager[Sink],
-    place: Place,
-    records: Sequence[WriteRecord[Any]],
+    opened: AbstractContextManager[Sink], place: Place, records: Sequence[WriteRecord[Any]],
     check: Callable[[], object] | None,
-) -> Iterator[Sink]:
+) -> Iterator[Sink]:  # fmt: skip
     with opened as sink:
         hashing = HashingSink(sink) if records else None
         yield hashing or sink

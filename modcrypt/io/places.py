@@ -211,10 +211,8 @@ def exists_error(path: str) -> FileExistsError:
 
 
 def _find_prefix(path: str, folder: str) -> str:
-    """Return the shortest prefix of a local path that leads to a folder; "/" if none does.
-
-    The path is absolute, without its first slash, and with one at its end.
-    """
+    """Return the shortest prefix of a local path that leads to a folder; "/" if none does."""
+    # The path is absolute, without its first slash, and with one at its end.
     real = os.path.realpath(folder)
     ends = [found.end() for found in re.finditer("/", path)]
     return next((path[:end] for end in ends if os.path.realpath(f"/{path[:end]}") == real), "/")

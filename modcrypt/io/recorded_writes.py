@@ -15,8 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from modcrypt.runtime.fork_safety import fork_safe
 
-KEPT_END = 1 << 20
-"""Bytes at the end of a file that are kept at least, beside its last appends."""
+KEPT_END = 1 << 20  # bytes at the end of a file that are kept at least, beside its last appends
 KEPT_MOST = 128 << 20
 """Bytes of the last appends that are kept at most: the largest footer that readers open is less."""
 _KEPT_APPENDS = 8
@@ -77,11 +76,9 @@ class WriteRecord(Generic[T]):
     """
 
     def __init__(
-        self,
-        folder: Any,
-        describe: Callable[[HashingSink], T],
+        self, folder: Any, describe: Callable[[HashingSink], T],
         check: Callable[[str, Any, T | None], object] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.folder, self._describe, self.check = folder, describe, check
         self._lock = fork_safe(threading.Lock())
         self.changes: dict[str, T | None] = {}
@@ -117,8 +114,7 @@ class WriteRecord(Generic[T]):
 
     def note(self, place: _Located, change: T | None) -> None:
         """Note the description of a file that was written, or None for one that was removed."""
-        path = place.inside(self.folder)
-        if path is not None:
+        if (path := place.inside(self.folder)) is not None:
             with self._lock:
                 self.changes[path] = change
 

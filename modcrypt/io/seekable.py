@@ -82,8 +82,7 @@ class SeekableFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read from the cursor into a buffer and return the number of bytes; raise as `read`."""
         view = memoryview(buffer).cast("B")
-        size = self._clip(self._cursor, len(view))
-        if size:
+        if size := self._clip(self._cursor, len(view)):
             self._advance(view[:size])
         return size
 

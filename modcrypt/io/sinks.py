@@ -74,8 +74,7 @@ def _copy_in_kernel(source: Source, sink: Sink, start: int, end: int) -> int:
     if copy is not None and isinstance(source, FileSource) and isinstance(sink, FdSink):
         with contextlib.suppress(OSError):  # not every file system supports it
             while start < end:
-                copied = copy(source.fd, sink.fd, end - start, start)
-                if not copied:
+                if not (copied := copy(source.fd, sink.fd, end - start, start)):
                     break
                 start += copied
     return start

@@ -88,8 +88,7 @@ class FileSource(Source):
         """Fill `view` from `offset`."""
         done = 0
         while done < len(view):
-            n = os.preadv(self.fd, [view[done:]], offset + done)
-            if n == 0:
+            if (n := os.preadv(self.fd, [view[done:]], offset + done)) == 0:
                 raise self._truncation_error(offset + done)
             done += n
 
@@ -155,8 +154,7 @@ class ObjectSource(Source):
             self.file.seek(offset)
             done = 0
             while done < len(view):
-                data = self.file.read(len(view) - done)
-                if not data:
+                if not (data := self.file.read(len(view) - done)):
                     raise self._truncation_error(offset + done)
                 view[done : done + len(data)] = data
                 done += len(data)
@@ -253,20 +251,16 @@ def _open_remote(filesystem: Any, path: str, name: str) -> Iterator[Source]:
 
 
 def _uncached_fetch(filesystem: Any, file: Any) -> Callable[[int, int], bytes] | None:
-    """Return the method of an fsspec file that bypasses its cache, which may read 50 MB ahead.
-
-    Only for asynchronous file systems: their requests run on a loop of their own, so that any
-    thread may make them, while others (FTP) have one connection. Not for file systems that cache on
-    purpose: only their type shows that they are not the file system below.
-    """
+    """Return the method of an fsspec file that bypasses its cache, which may read 50 MB ahead."""
+    # Only for asynchronous file systems: their requests run on a loop of their own, so that any
+    # thread may make them, while others (FTP) have one connection. Not for file systems that cache
+    # on purpose: only their type shows that they are not the file system below.
     asynchronous = getattr(type(filesystem), "async_impl", False)
     below = getattr(file, "fs", None)
     if asynchronous and getattr(below, "async_impl", False) and file.size is not None:
         return getattr(file, "_fetch_range", None)
     return None
 
-
-# --- streams: once, from start to end -------------------------------------------------------------
 
 _PIPE_READ = 1 << 20  # bytes requested from a pipe at once: each read allocates that much
 
@@ -329,8 +323,7 @@ class PipeStream(Stream):
         """Fill `view` and return the number of bytes."""
         done = 0
         while done < len(view):
-            data = self._file.read(min(len(view) - done, _PIPE_READ))
-            if data is None:
+            if (data := self._file.read(min(len(view) - done, _PIPE_READ))) is None:
                 raise BlockingIOError("source has no more bytes at the moment")
             if not data:
                 break

@@ -32,14 +32,9 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
     cachable = False  # fsspec compares the repr of the arguments, where all keys look the same
 
     def __init__(
-        self,
-        *,
-        fs: Any = None,
-        target_protocol: str | None = None,
-        target_options: dict[str, Any] | None = None,
-        fo: str | None = None,
-        **storage_options: Any,
-    ) -> None:
+        self, *, fs: Any = None, target_protocol: str | None = None,
+        target_options: dict[str, Any] | None = None, fo: str | None = None, **storage_options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(**storage_options)
         if fs is None:
             fs = fsspec.filesystem(target_protocol or "file", **(target_options or {}))
@@ -52,8 +47,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
     def _fs_token(self) -> str:
         """A random token by which fsspec and Dask distinguish file systems."""
         return self._token
-
-    # --- names ---------------------------------------------------------------------------------
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -69,8 +62,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         if isinstance(path, list):
             return [self._target_path(item) for item in path]
         return self.fs._strip_protocol(type(self)._strip_protocol(path))
-
-    # --- listings of the target file system; no file is opened ---------------------------------
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
         """List a folder; sizes are None."""
@@ -121,8 +112,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         """Forget cached listings."""
         self.fs.invalidate_cache(None if path is None else self._target_path(path))
 
-    # --- folders -------------------------------------------------------------------------------
-
     def _check_writing(self) -> None:
         """Raise ValueError if this file system is read-only."""
 
@@ -141,8 +130,6 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         self._check_writing()
         self.fs.rmdir(type(self)._strip_protocol(path))
 
-    # --- contents ------------------------------------------------------------------------------
-
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Describe a file or folder. The size is that of the plaintext, so a file is opened."""
         path = self._target_path(path)
@@ -160,13 +147,9 @@ class StackedFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ship
         """Do nothing: files that `open_many` opened for writing are complete when closed."""
 
     def get_file(
-        self,
-        rpath: str,
-        lpath: Any,
-        callback: Any = DEFAULT_CALLBACK,
-        outfile: Any = None,
+        self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, outfile: Any = None,
         **_: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Copy a file's plaintext to a local path, complete or not at all, or to a file object."""
         out = lpath if outfile is None else outfile
         if not hasattr(out, "write"):

@@ -30,8 +30,7 @@ def locate(where: Any, filesystem: Any) -> tuple[Any, str]:
         if not isinstance(path, str):
             raise TypeError(f"with a filesystem, give a path in it, not {type(where).__name__}")
         return _unwrap(filesystem, path)
-    local = local_path(where)
-    if local is not None:
+    if (local := local_path(where)) is not None:
         return None, local
     return _locate_url(where)
 

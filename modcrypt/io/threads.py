@@ -15,12 +15,8 @@ from typing import Any, Generic, TypeVar
 
 from modcrypt.runtime.fork_safety import fork_safe
 
-AHEAD = 4
-"""Default number of items for each thread that are handed to the threads in advance."""
-
-TICK = 0.2
-"""Seconds after which a waiting thread shows the progress of others."""
-
+AHEAD = 4  # default number of items for each thread that are handed to the threads in advance
+TICK = 0.2  # seconds after which a waiting thread shows the progress of others
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -64,14 +60,10 @@ def check_threads(threads: int | None, name: str = "threads") -> None:
 
 
 def in_threads(
-    work: Callable[[T], R],
-    items: Iterable[T],
-    threads: int,
-    name: str = "modcrypt",
-    stop: Callable[[], object] = lambda: None,
-    tick: Callable[[], object] | None = None,
+    work: Callable[[T], R], items: Iterable[T], threads: int, name: str = "modcrypt",
+    stop: Callable[[], object] = lambda: None, tick: Callable[[], object] | None = None,
     ahead: int = AHEAD,
-) -> Generator[R]:
+) -> Generator[R]:  # fmt: skip
     """Apply a function to items in threads; yield the results in the order of the items.
 
     For each thread, at most `ahead` items wait while the result of an earlier one is used.

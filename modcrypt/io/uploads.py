@@ -70,17 +70,10 @@ def move_stored(filesystem: Any, overwrite: bool, old: str, new: str) -> None:
 
 @contextlib.contextmanager
 def _open_moved_sink(
-    filesystem: Any,
-    path: str,
-    name: str,
-    folder: str,
-    must_not_replace: Callable[[], bool],
-    *,
-    create: Callable[[str], Any],
-    move: Callable[[str, str], object],
-    delete: Callable[[str], object],
-    lock: AbstractContextManager[object],
-) -> Iterator[ObjectSink]:
+    filesystem: Any, path: str, name: str, folder: str, must_not_replace: Callable[[], bool], *,
+    create: Callable[[str], Any], move: Callable[[str, str], object],
+    delete: Callable[[str], object], lock: AbstractContextManager[object],
+) -> Iterator[ObjectSink]:  # fmt: skip
     """Write beside the destination and move the file there, as for local files."""
     add_url = add_url_to_errors(filesystem, path)
     if add_url(must_not_replace)():

@@ -76,17 +76,11 @@ class ConvertedFile:
     def fields(self) -> dict[str, Any]:
         """Return the result as values for JSON."""
         return {
-            "source": self.path,
-            "destination": self.destination,
-            "result": self.result,
-            "message": self.message,
-            "module": self.module,
-            "source_bytes": self.bytes_in,
-            "destination_bytes": self.bytes_out,
-            "seconds": round(self.seconds, 6),
-            "proved": self.proved,
-            **self.columns,
-        }
+            "source": self.path, "destination": self.destination, "result": self.result,
+            "message": self.message, "module": self.module, "source_bytes": self.bytes_in,
+            "destination_bytes": self.bytes_out, "seconds": round(self.seconds, 6),
+            "proved": self.proved, **self.columns,
+        }  # fmt: skip
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> ConvertedFile:
@@ -207,11 +201,9 @@ class Conversion:
         return is_erased is not None and file.name != self.source.name and is_erased(file.place)
 
     def _must_redo(self, file: File) -> bool:
-        """Return whether to replace an existing destination, even if it looks up to date.
-
-        An inspection cannot detect all options, and for a single file, `overwrite` always replaces
-        it.
-        """
+        """Return whether to replace an existing destination, even if it looks up to date."""
+        # An inspection cannot detect all options, and for a single file, `overwrite` always
+        # replaces it.
         if not self.overwrite or self.destination is None:
             return self.renew
         change, new = self.change, self.encryption
@@ -342,12 +334,9 @@ class Conversion:
 
     def _arguments(self, overwrite: bool) -> dict[str, Any]:
         return {
-            "filesystem": self.source.filesystem,
-            "overwrite": overwrite,
-            "threads": self.threads,
-            "progress": self.progress,
-            "keep_unknown_fields": self.change.keep_unknown_fields,
-        }
+            "filesystem": self.source.filesystem, "overwrite": overwrite, "threads": self.threads,
+            "progress": self.progress, "keep_unknown_fields": self.change.keep_unknown_fields,
+        }  # fmt: skip
 
     def _plan(self, source: Place) -> Mapping[str, Sequence[str]]:
         """Check by its footer that a file can be encrypted or decrypted; make no key."""
@@ -380,8 +369,7 @@ class Conversion:
 
     def _is_current(self, source: Place, target: Place) -> bool:
         """Return whether an existing destination is up to date; False if it is to be replaced."""
-        difference = self.find_difference(source, target)
-        if difference is None:
+        if (difference := self.find_difference(source, target)) is None:
             if self.record is not None and not self.dry_run:
                 self.record.add_file(target, source)
             return True
@@ -406,10 +394,8 @@ class Conversion:
         return False
 
     def _is_already_made(self, error: Exception, source: Place, target: Place) -> bool:
-        """Return whether another attempt at the same task has already made the destination.
-
-        In place, the file may then no longer open with the old keys, or be masked already.
-        """
+        """Return whether another attempt at the same task has already made the destination."""
+        # In place, the file may then no longer open with the old keys, or be masked already.
         if self.renew:  # a look does not tell old data keys from new ones
             return False
         number = error.errno if isinstance(error, OSError) else None

@@ -24,15 +24,10 @@ from modcrypt.pkmt1.material import RECIPIENTS, KeyMaterial, decode_metadata
 
 
 def replace_data_keys(
-    place: Place,
-    source: Source,
-    wrapper: KeyWrapper,
-    decryption: FileDecryptionProperties,
-    expected: ExpectedKeys,
-    new_master_keys: Mapping[str, str],
-    double_wrapping: bool | None = None,
+    place: Place, source: Source, wrapper: KeyWrapper, decryption: FileDecryptionProperties,
+    expected: ExpectedKeys, new_master_keys: Mapping[str, str], double_wrapping: bool | None = None,
     signing_key: SigningKey | None = None,
-) -> tuple[int, bool]:
+) -> tuple[int, bool]:  # fmt: skip
     """Encrypt a file in place with fresh data keys.
 
     Return their number, and whether the file lost the signature of its writer. A `signing_key`
@@ -99,14 +94,10 @@ def _derive_policy(
         if column is not None:
             columns.setdefault(master, []).append(column)
     return Policy(
-        footer_key=masters[None],
-        column_keys=columns,
+        footer_key=masters[None], column_keys=columns,
         plaintext_columns=file.plaintext_columns(range(len(file.leaves))),
-        encryption_algorithm=opened.cipher.algorithm,
-        plaintext_footer=opened.plaintext_footer,
-        store_aad_prefix=opened.stored_prefix is not None,
-        double_wrapping=footer.double_wrapping,
-        internal_key_material=footer.internal,
-        data_key_length_bits=8 * len(opened.footer_key),
+        encryption_algorithm=opened.cipher.algorithm, plaintext_footer=opened.plaintext_footer,
+        store_aad_prefix=opened.stored_prefix is not None, double_wrapping=footer.double_wrapping,
+        internal_key_material=footer.internal, data_key_length_bits=8 * len(opened.footer_key),
         kek_length_bits=8 * (kek_length or len(opened.footer_key)),
-    )
+    )  # fmt: skip

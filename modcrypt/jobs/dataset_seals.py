@@ -344,11 +344,9 @@ def _check_accepted(ledger: Ledger, findings: Iterable[SealFinding], accepted: s
 
 
 def _path_of(name: str, where: Any, folder: Place) -> str:
-    """Return the path inside a dataset that a caller names: as it is there, or whole.
-
-    A relative name is that of a file inside the dataset first: what else it could mean depends on
-    the working directory.
-    """
+    """Return the path inside a dataset that a caller names: as it is there, or whole."""
+    # A relative name is that of a file inside the dataset first: what else it could mean depends on
+    # the working directory.
     text = os.fspath(name).rstrip("/")
     start = "" if isinstance(where, Place) else f"{os.fspath(where).rstrip('/')}/"
     if start and text.startswith(start):
@@ -422,8 +420,7 @@ def _hash_files(
 
 
 def _path_inside(place: Place, folder: Place) -> str:
-    path = place.inside(folder)
-    if path is None:
+    if (path := place.inside(folder)) is None:
         raise ValueError("a seal is for a folder, not for a file")
     return path
 

@@ -148,9 +148,6 @@ def verify_dataset(
     )
 
 
-# --- the files -----------------------------------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class FilesVerification:
     """A verification of files, which it takes by their number in `places`."""
@@ -169,11 +166,9 @@ class FilesVerification:
     demands_prefix: bool = False  # whether the properties of any file do
 
     def finish(
-        self,
-        jobs: int | None,
-        progress: Callable[[int], None] | None,
+        self, jobs: int | None, progress: Callable[[int], None] | None,
         each: Callable[[str, Verification], object] | None,
-    ) -> list[CheckedFile]:
+    ) -> list[CheckedFile]:  # fmt: skip
         """Verify all files."""
         meter = Meter(lambda done, _files: None if progress is None else progress(done))
         self.progress = meter.progress
@@ -232,12 +227,9 @@ class FilesVerification:
         return properties
 
     def _require_prefix_of_part(
-        self,
-        number: int,
-        source: Source,
-        properties: FileDecryptionProperties | None,
+        self, number: int, source: Source, properties: FileDecryptionProperties | None,
         template: PrefixTemplate,
-    ) -> FileDecryptionProperties | None:
+    ) -> FileDecryptionProperties | None:  # fmt: skip
         """Find out which part a file is, and return properties that require its prefix."""
         known = properties or FileDecryptionProperties()
         known = replace(known, check_footer_integrity=True, on_missing_key="drop")

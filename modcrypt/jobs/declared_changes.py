@@ -46,8 +46,7 @@ from modcrypt.parquet.datasets.discovery import list_files
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.runtime.former_names import accept_former_names
 
-ATTEMPTS = 20
-"""Number of times that changes are signed again after the statement of another writer."""
+ATTEMPTS = 20  # number of times that changes are signed again after the statement of another writer
 
 
 class DeclaredChanges:
@@ -141,16 +140,11 @@ def hand_over(
 
 @dataclass
 class SealedInputs:
-    """The files that a block may read: as the seal states them, or as the block wrote them.
-
-    Attributes:
-        seen: The newest statement when the block began; None without one.
-        accept_new: Whether files may be read that the seal does not state.
-    """
+    """The files that a block may read: as the seal states them, or as the block wrote them."""
 
     ledger: Ledger
-    seen: Seen | None
-    accept_new: bool
+    seen: Seen | None  # the newest statement when the block began; None without one
+    accept_new: bool  # whether files may be read that the seal does not state
 
     def __post_init__(self) -> None:
         self._checked: dict[str, object] = {}

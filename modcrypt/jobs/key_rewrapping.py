@@ -38,12 +38,9 @@ class KeyRewrapping:
     """
 
     def __init__(
-        self,
-        wrapper: KeyWrapper,
-        what: What,
-        new_master_keys: Mapping[str, str],
+        self, wrapper: KeyWrapper, what: What, new_master_keys: Mapping[str, str],
         double_wrapping: bool | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._wrapper, self._what = wrapper, what
         self._new_master_keys, self._double_wrapping = new_master_keys, double_wrapping
         # Maps master key id and wrapped key to the new wrapped key, or to the error.
@@ -85,12 +82,9 @@ class KeyRewrapping:
         if self._what == "kek" and material.double_wrapping:
             kek = wrapper.get_writing_kek(new_id, wrapper.get_reading_kek(material).length)
             return replace(
-                material,
-                master_key_id=new_id,
-                wrapped_dek=kek.wrap(wrapper.unwrap(material)),
-                kek_id=kek.id,
-                wrapped_kek=kek.wrapped,
-            )
+                material, master_key_id=new_id, wrapped_dek=kek.wrap(wrapper.unwrap(material)),
+                kek_id=kek.id, wrapped_kek=kek.wrapped,
+            )  # fmt: skip
         return material.with_master_wrapped(self._rewrap_once(material, new_id), new_id)
 
     def _change_wrapping(self, material: KeyMaterial, new_id: str) -> KeyMaterial:
@@ -150,11 +144,9 @@ class KeyRewrapping:
 
     @hide_frames
     def check_data_keys(
-        self,
-        source: Source,
-        decryption: FileDecryptionProperties,
+        self, source: Source, decryption: FileDecryptionProperties,
         decode: Callable[[bytes], KeyMaterial],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Check that the unwrapped data keys open the footer, and the metadata of their columns."""
         footer, deks = list_key_metadata(source)[0][0], dict[bytes, Key]()
 

@@ -202,16 +202,10 @@ class Rotation:
     """
 
     def __init__(
-        self,
-        tools: KeyTools,
-        what: What,
-        new_master_keys: dict[str, str],
-        decryption: AnyDecryption | None,
-        dry_run: bool,
-        signing_key: SigningKey | None,
-        double_wrapping: bool | None,
-        proof: WrapProof,
-    ) -> None:
+        self, tools: KeyTools, what: What, new_master_keys: dict[str, str],
+        decryption: AnyDecryption | None, dry_run: bool, signing_key: SigningKey | None,
+        double_wrapping: bool | None, proof: WrapProof,
+    ) -> None:  # fmt: skip
         self.what, self.new_master_keys = what, new_master_keys
         self.proof = proof
         self._wrapper, self._dry_run = tools.wrapper.with_proof(proof), dry_run
@@ -244,8 +238,7 @@ class Rotation:
         """Rotate one file; return the result, and the fields to record."""
         under: set[tuple[str, str]] = set()  # pairs of master key id and wrapped key
         before = self.proof.proved_here
-        keys = self._rotate_file(place, under)
-        if keys is None:
+        if (keys := self._rotate_file(place, under)) is None:
             return RotatedFile(path=place.listed_name, result="plaintext"), None
         file = RotatedFile(
             path=place.listed_name, result="rotated" if keys else "current", keys=keys,
@@ -365,8 +358,7 @@ class Rotation:
             if self._dry_run:
                 changed.update({metadata} if self._rewrapping.would_change(material) else ())
                 return metadata
-            rotated = self._rotate_material(material, under)
-            if rotated == material:
+            if (rotated := self._rotate_material(material, under)) == material:
                 return metadata
             changed.add(metadata)
             rewrapped.append((column, rotated))
@@ -387,12 +379,9 @@ class Rotation:
         return len(changed)
 
     def _rotate_material(
-        self,
-        material: KeyMaterial,
-        under: set[tuple[str, str]],
-        *,
+        self, material: KeyMaterial, under: set[tuple[str, str]], *,
         may_change_wrapping: bool = True,
-    ) -> KeyMaterial:
+    ) -> KeyMaterial:  # fmt: skip
         """Return rewrapped material of the same data key; add its master key to `under`."""
         rotated = self._rewrapping.rewrap(material, may_change_wrapping=may_change_wrapping)
         under.add((rotated.master_key_id, rotated.master_wrapped))
@@ -420,11 +409,9 @@ class Rotation:
         return done
 
     def _check_expected(self, material: KeyMaterial, place: Place) -> KeyMaterial:
-        """Return the key material if its master key is expected; called before any request.
-
-        Readers still check which column needs which master key: rotation keeps the master key of
-        each key, unless the caller replaces that master key everywhere.
-        """
+        """Return the key material if its master key is expected; called before any request."""
+        # Readers still check which column needs which master key: rotation keeps the master key of
+        # each key, unless the caller replaces that master key everywhere.
         self._expected.check_any(material, place.address)
         return material
 

@@ -173,13 +173,9 @@ def find_named_files(folders: Sequence[Folder], glob: str | None = None) -> list
 
 
 def list_tables(
-    folders: Sequence[Folder],
-    *,
-    as_read: bool = False,
-    glob: str | None = None,
-    without: Sequence[str | None] = (),
-    links: list[Place] | None = None,
-) -> list[File]:
+    folders: Sequence[Folder], *, as_read: bool = False, glob: str | None = None,
+    without: Sequence[str | None] = (), links: list[Place] | None = None,
+) -> list[File]:  # fmt: skip
     """List the files of folders without hidden files, and single files.
 
     With `as_read`, skip files of an incomplete write, too, as readers of a folder do. The paths of
@@ -238,21 +234,14 @@ def _list_folder(folder: Folder, as_read: bool, links: list[Place] | None) -> li
 
 @dataclass(frozen=True, slots=True)
 class DatasetFiles:
-    """The files of folders, and single files, each listed once.
+    """The files of folders, and single files, each listed once."""
 
-    Attributes:
-        files: Files that readers read, sorted by path.
-        hidden: Files that notes about writes hide from readers of their folder.
-        folders: Folders and files that were named, without those that have no files.
-        missing: Findings about files that the required seal names, and that are not there.
-        links: Symbolic links to folders whose files are listed anyway.
-    """
-
-    files: list[File]
-    hidden: list[Place]
-    folders: list[Folder]
+    files: list[File]  # files that readers read, sorted by path
+    hidden: list[Place]  # files that notes about writes hide from readers of their folder
+    folders: list[Folder]  # folders and files that were named, without those that have no files
+    # Findings about files that the required seal names, and that are not there.
     missing: list[Finding]
-    links: list[Place]
+    links: list[Place]  # symbolic links to folders whose files are listed anyway
 
     @property
     def linked_files(self) -> list[Place]:
@@ -263,11 +252,7 @@ class DatasetFiles:
 
 
 def list_dataset(
-    source: Any,
-    seal: DatasetSeal | None = None,
-    *,
-    glob: str | None = None,
-    filesystem: Any = None,
+    source: Any, seal: DatasetSeal | None = None, *, glob: str | None = None, filesystem: Any = None
 ) -> DatasetFiles:
     """List the files of folders without hidden files, and single files.
 
@@ -287,8 +272,7 @@ def list_dataset(
     from modcrypt.parquet.datasets.write_notes import NOTES
 
     make = None if filesystem is None else lambda: filesystem
-    folders = folders_of(source, make, absolute=False)
-    if not folders:
+    if not (folders := folders_of(source, make, absolute=False)):
         raise ValueError("there are no files: the list is empty")
     files: dict[str, File] = {}
     found = DatasetFiles([], [], [], [], [])

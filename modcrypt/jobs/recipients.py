@@ -168,12 +168,9 @@ class _OpenedFile:
     """A file whose recipients are to change."""
 
     def __init__(
-        self,
-        place: Place,
-        source: Source,
-        properties: FileDecryptionProperties,
+        self, place: Place, source: Source, properties: FileDecryptionProperties,
         signing_key: SigningKey | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if signing_key is not None:  # it signs again only what it had signed
             properties = replace(properties, signed_by=(signing_key.verifier,))
         self.place, self.source, self.properties = place, source, properties
@@ -218,8 +215,7 @@ class _OpenedFile:
     def write_footer(self, change: Change, recipients: int) -> ChangedRecipients:
         """Replace the file by a copy with a new footer."""
         properties = replace(self.properties, accept_algorithms=ALGORITHMS)
-        tail = new_tail(self.source, properties, change, self.signing_key)
-        if tail is None:
+        if (tail := new_tail(self.source, properties, change, self.signing_key)) is None:
             return self.describe("current", recipients)
         refuse_lost_signature(self.properties, self.place.address, lost=tail.lost_signature)
         replace_file(self.place, self.source, tail.data, keep=tail.start)
@@ -266,8 +262,7 @@ def _share_with(recipients: tuple[Recipient, ...], opened: _OpenedFile) -> Chang
     keys, shared = opened.keys, FileRecipients.create(recipients)
 
     def change(metadata: bytes, column: str | None) -> bytes:
-        answer = keys(metadata, column)
-        if answer is None:
+        if (answer := keys(metadata, column)) is None:
             raise KeyNotFoundError("a key of the file is missing", column)
         key = as_key(answer)
         if column is None:
@@ -326,9 +321,6 @@ def _rotate(
     refuse_lost_signature(opened.properties, opened.place.address, lost=lost)
     rekey_in_place(opened.source, opened.place, opened.properties, encryption)
     return opened.describe("rotated", len(left), lost_signature=lost)
-
-
-# --- listing -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

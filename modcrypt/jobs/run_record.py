@@ -25,11 +25,9 @@ Stamps: TypeAlias = Sequence[Sequence[int | str] | None]
 
 
 def has_unfinished_rotation(
-    record: str | os.PathLike[str],
-    what: str,
-    new_master_keys: Mapping[str, str],
+    record: str | os.PathLike[str], what: str, new_master_keys: Mapping[str, str],
     double_wrapping: bool | None = None,
-) -> bool:
+) -> bool:  # fmt: skip
     """Return whether a record contains an interrupted rotation."""
     done = read_record(record, rotation_fields(what, new_master_keys, double_wrapping))
     return any("ended" not in entry for entry in done.values())
@@ -73,14 +71,10 @@ class Record:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        run: Mapping[str, Any],
-        is_done: Callable[[dict[str, Any]], bool] = lambda entry: True,
-        *,
-        write: bool,
+        self, path: str | os.PathLike[str], run: Mapping[str, Any],
+        is_done: Callable[[dict[str, Any]], bool] = lambda entry: True, *, write: bool,
         alone: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._run, self._is_done = dict(run), is_done
         # A Parquet file or an AGS1 stream may be one of the files of the run.
         with suppress(FileNotFoundError), open(path, "rb") as file:
@@ -143,8 +137,7 @@ class Record:
 
     def check_unprocessed(self, place: Place) -> None:
         """Check that no run of the command has replaced a file: hashes must not be hashed again."""
-        noted = self._of_command.get(place.full_name)
-        if noted is None:
+        if (noted := self._of_command.get(place.full_name)) is None:
             return
         now = _stamps(place)[0]
         if noted["was"] != now if "begun" in noted else noted["stamps"][1] == now:
@@ -192,15 +185,11 @@ def rotation_fields(
 
 
 def run_recorded(
-    places: list[Place],
-    work: Callable[[Place], tuple[F, Mapping[str, Any] | None]],
-    kind: type[F],
-    *,
-    record: Record | None,
-    restore: Callable[[dict[str, Any]], dict[str, Any]] = lambda entry: {},
-    jobs: int | None,
+    places: list[Place], work: Callable[[Place], tuple[F, Mapping[str, Any] | None]], kind: type[F],
+    *, record: Record | None,
+    restore: Callable[[dict[str, Any]], dict[str, Any]] = lambda entry: {}, jobs: int | None,
     progress: Callable[[F, int], object] | None,
-) -> list[F]:
+) -> list[F]:  # fmt: skip
     """Return the result of each file; skip files that the record lists as finished.
 
     `work` returns the result of a file and the fields to record; None instead of fields if the file

@@ -103,8 +103,7 @@ def witness_seal(
     """
     ledger = ledger_at(source, filesystem)
     trust = make_trust(signed_by, needed)
-    statement = ledger.read_head(trust)
-    if statement is None:
+    if (statement := ledger.read_head(trust)) is None:
         raise IntegrityError(f"{ledger.place.address} does not exist: the dataset is not sealed")
     with ledger.name_errors():
         statement.check(at_least, "dataset")
@@ -148,13 +147,9 @@ def cosign_seal(
     if proposal != proposed.name:
         where = ledger.folder.address
         raise IntegrityError(f"{where}: the proposal is {proposed.name}, another one")
-    signed = cosign(ledger, writer, found)
-    if signed is None:
+    if (signed := cosign(ledger, writer, found)) is None:
         return proposed, False
     return describe_update(signed, parse_content(found.content)), True
-
-
-# --- the log of what they signed -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +208,7 @@ def seal_log(
     """
     ledger = ledger_at(source, filesystem)
     known = tuple(signed_by)
-    found = ledger.read(make_trust(known, needed))
-    if found is None:
+    if (found := ledger.read(make_trust(known, needed))) is None:
         raise IntegrityError(f"{ledger.place.address} does not exist: the dataset is not sealed")
     statement, content = found
     writers = _list_effective(statement.writers, make_trust(known, needed))

@@ -111,8 +111,6 @@ def find_links(paths: Sequence[str], most: int = MAX_LISTED) -> list[Finding]:
     return [Finding(word="integrity", message=message)]
 
 
-# --- files that are compared with each other ------------------------------------------------------
-
 _Item = TypeVar("_Item")
 
 
@@ -129,12 +127,9 @@ class FileSet:
     """The files of a set, and what comparing them with each other finds."""
 
     def __init__(
-        self,
-        places: Sequence[Place],
-        files: Sequence[CheckedFile],
-        parts: dict[int, int],
+        self, places: Sequence[Place], files: Sequence[CheckedFile], parts: dict[int, int],
         earlier: Sequence[tuple[Place, FileAad]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._places, self._files, self._parts = places, files, parts
         self._aads = [*zip(places, (file.aad for file in files), strict=True), *earlier]
         self.findings: list[Finding] = []
@@ -169,8 +164,7 @@ class FileSet:
 
     def _compare_names(self, template: PrefixTemplate) -> None:
         """Report files that have each other's names, if names contain the part number."""
-        position = self._find_part_in_names()
-        if position is None:
+        if (position := self._find_part_in_names()) is None:
             return
         by_name = {
             number: numbers[position]

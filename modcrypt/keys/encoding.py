@@ -11,8 +11,7 @@ import re
 
 from modcrypt.errors import KeyMaterialError
 
-KEY_LENGTHS = (16, 24, 32)
-"""AES key lengths in bytes (PME 4: 128, 192 and 256 bits)."""
+KEY_LENGTHS = (16, 24, 32)  # AES key lengths in bytes (PME 4: 128, 192 and 256 bits)
 
 MAX_KEY_TEXT = 4096
 """Length limit of a key file in bytes: enough for the longest key in hex, and white space."""

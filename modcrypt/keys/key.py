@@ -74,8 +74,7 @@ class Key(Unpicklable):
         Raises:
             ValueError: The text is something else; the message does not repeat it.
         """
-        value = decode_hex(text.strip().encode("ascii", "replace"))
-        if value is None:
+        if (value := decode_hex(text.strip().encode("ascii", "replace"))) is None:
             raise ValueError("an AES key must have 32, 48 or 64 hex digits (the text is not shown)")
         return cls(value)
 

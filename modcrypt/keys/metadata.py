@@ -20,8 +20,7 @@ from modcrypt.keys.encoding import KEY_LENGTHS
 from modcrypt.runtime.tracebacks import hide_frames
 
 VERSION = 1
-PREFIX_LENGTH = 16
-"""Length in bytes of a generated AAD prefix, as in Iceberg."""
+PREFIX_LENGTH = 16  # length in bytes of a generated AAD prefix, as in Iceberg
 MAX_VARINT = 10
 """Length limit of an encoded Avro long, in bytes."""
 

@@ -67,13 +67,9 @@ fails, so that every use of a key is recorded."""
 
 @contextlib.contextmanager
 def record_use(
-    audit: Audit | None,
-    operation: Operation,
-    master_key_id: str,
-    *,
-    kek_ids: Sequence[str | None] = (None,),
-    count: int = 1,
-) -> Iterator[None]:
+    audit: Audit | None, operation: Operation, master_key_id: str, *,
+    kek_ids: Sequence[str | None] = (None,), count: int = 1,
+) -> Iterator[None]:  # fmt: skip
     """Record calls of the key service in the `with` body, failed ones too: one event per KEK id."""
     result = "error"
     try:

@@ -27,9 +27,7 @@ from modcrypt.kms.pacing import pacer_of
 from modcrypt.pkmt1.material import MAX_WRAPPED, is_wrapped_key
 from modcrypt.runtime.tracebacks import format_origin, hide_frames
 
-THREADS = 16
-"""Number of concurrent calls for many keys to a service without batches."""
-
+THREADS = 16  # number of concurrent calls for many keys to a service without batches
 T = TypeVar("T")
 
 
@@ -55,8 +53,7 @@ def wrap_many(
     client: KmsClient, keys: Sequence[KeyLike], master_key_id: str, aad: bytes = b""
 ) -> list[str]:
     """Wrap keys in as few calls as the service allows; raise as `wrap`."""
-    batch = capabilities_of(client).batch
-    if batch < 2 or len(keys) < 2:
+    if capabilities_of(client).batch < 2 or len(keys) < 2:
         return [wrap(client, key, master_key_id, aad) for key in keys]
     raw = [key_bytes(as_key(key)) for key in keys]
     answers = _call_in_batches(client, "wrap_many", raw, master_key_id, aad)
@@ -158,8 +155,7 @@ def _call_in_batches(
 
 def is_current(client: KmsClient, wrapped: str, master_key_id: str) -> bool | None:
     """Return whether a key is under its master key's newest version; None if unknown."""
-    ask = getattr(client, "is_current", None)
-    if ask is None:
+    if (ask := getattr(client, "is_current", None)) is None:
         return None
     answer = _call(client, lambda: ask(wrapped, master_key_id), master_key_id)
     return answer if isinstance(answer, bool) else None
@@ -171,8 +167,7 @@ def find_signer(client: KmsClient, key_id: str) -> ServiceSigner:
 
     Raise as `KmsClient.wrap`, and ValueError if the service does not sign.
     """
-    find = getattr(client, "find_signer", None)
-    if find is None:
+    if (find := getattr(client, "find_signer", None)) is None:
         raise ValueError(f"keys of {type(client).__name__} do not sign")
     signer: ServiceSigner = _call(client, lambda: find(key_id), key_id)
 
@@ -211,11 +206,9 @@ def _call(client: KmsClient, call: Callable[[], T], master_key_id: str) -> T:
 
 
 def _convert_errors(call: Callable[[], T], master_key_id: str) -> T:
-    """Call a client and convert its errors to modcrypt's.
-
-    A client's message may contain anything, even a key. The new error therefore repeats only the
-    type, and is not chained.
-    """
+    """Call a client and convert its errors to modcrypt's."""
+    # A client's message may contain anything, even a key. The new error therefore repeats only the
+    # type, and is not chained.
     try:
         return call()
     except ModcryptError:

@@ -119,16 +119,11 @@ class KeyAdmin(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSigner:
-    """A key that signs inside its key service.
+    """A key that signs inside its key service."""
 
-    Attributes:
-        scheme: Name of the signature scheme, as in `modcrypt.kms.signing.schemes`.
-        public_key: The encoded public key.
-        sign: Function that returns the signature of a message; it raises as `KmsClient.wrap`.
-    """
-
-    scheme: str
-    public_key: bytes
+    scheme: str  # name of the signature scheme, as in `modcrypt.kms.signing.schemes`
+    public_key: bytes  # the encoded public key
+    # Function that returns the signature of a message; it raises as `KmsClient.wrap`.
     sign: Callable[[bytes], bytes]
 
 

@@ -32,10 +32,7 @@ def id_set(master_key_ids: Collection[str] | None) -> frozenset[str]:
 
 
 def expect_keys(
-    client: KmsClient,
-    *,
-    policy: Policy | None = None,
-    declared: Collection[str] | None = None,
+    client: KmsClient, *, policy: Policy | None = None, declared: Collection[str] | None = None
 ) -> ExpectedKeys:
     """Return which master keys may protect what a reader opens.
 
@@ -128,11 +125,9 @@ class ExpectedKeys:
         return self.declared if self.policy is None else self.declared | self.policy.master_key_ids
 
     def _select_ids(self, column: str | None) -> frozenset[str]:
-        """Return the ids that may protect a column, or the footer.
-
-        A column without a master key in the policy belongs under the footer key. If the writer gave
-        it a separate key, that key must be wrapped under the footer's master key.
-        """
+        """Return the ids that may protect a column, or the footer."""
+        # A column without a master key in the policy belongs under the footer key. If the writer
+        # gave it a separate key, that key must be wrapped under the footer's master key.
         if self.policy is None:
             return self.declared
         own = None if column is None else self._find_own_key(tuple(column.split(".")))

@@ -62,8 +62,7 @@ class ExternalKeys:
         Raise OSError (ELOOP) if the material is a symbolic link.
         """
         store_of(source).check_writable()  # a link that others made may lead to any file
-        store = read_if_present(source)
-        if store is None:
+        if (store := read_if_present(source)) is None:
             return None
         keys = cls(target)
         keys._place = target  # a symbolic link is replaced, not followed
@@ -152,8 +151,7 @@ class ExternalKeys:
         """Change the stored material under a lock against other processes of this machine."""
         with self._place.lock():
             present = read_if_present(self._place)
-            changed = change(present or {})
-            if changed:
+            if changed := change(present or {}):
                 write_store(self._place, changed)
             elif present is not None:
                 store_of(self._place).remove()
@@ -167,8 +165,7 @@ def carry_keys(source: Place, target: Place, *, move: bool) -> Iterator[None]:
     with key material, the old file cannot be read until the block has replaced it. Raise
     KeyMaterialError if the material of one of the files is malformed.
     """
-    keys = ExternalKeys.of_file(source, target)
-    if keys is None:
+    if (keys := ExternalKeys.of_file(source, target)) is None:
         yield
         remove_keys(target)  # of the file that was replaced
         return

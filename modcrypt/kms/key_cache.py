@@ -46,8 +46,7 @@ class KeyCache(Generic[V]):
 
         Raise the KeyRetrievalError of `request`, or that of a moment ago, without a request.
         """
-        key = self._find(place)
-        if key is None:
+        if (key := self._find(place)) is None:
             with self._guard:
                 lock = self._locks.setdefault(place, fork_safe(threading.Lock()))
             try:

@@ -48,23 +48,16 @@ _COMMON = (
 
 @dataclass(frozen=True)
 class _Direction:
-    """The differences of decrypting from encrypting, or the other way round.
+    """The differences of decrypting from encrypting, or the other way round."""
 
-    Attributes:
-        name: Name of the argument.
-        properties: Class of the properties that a key becomes.
-        kind: Class of the objects that stand for keys, alone or several.
-        open: Function that makes properties of such objects.
-        takes: These objects and properties, in messages.
-        hint: Advice for objects of the other direction.
-    """
-
-    name: Literal["decryption", "encryption"]
+    name: Literal["decryption", "encryption"]  # name of the argument
+    # Class of the properties that a key becomes.
     properties: type[FileDecryptionProperties] | type[FileEncryptionProperties]
+    # Class of the objects that stand for keys, alone or several.
     kind: type[Identity] | type[Recipient]
-    open: Callable[[Any], Any]
-    takes: str
-    hint: str
+    open: Callable[[Any], Any]  # function that makes properties of such objects
+    takes: str  # these objects and properties, in messages
+    hint: str  # advice for objects of the other direction
 
 
 _DECRYPTION = _Direction(

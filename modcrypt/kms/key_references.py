@@ -30,8 +30,7 @@ MAX_METADATA_FILE = 64 << 10
 DecryptMetadata = Callable[[bytes], StandardKeyMetadata]
 
 
-PROMPT = "prompt"
-"""Reference to a passphrase that the user enters on the terminal."""
+PROMPT = "prompt"  # reference to a passphrase that the user enters on the terminal
 
 FORMS = {"file": "file:PATH", "env": "env:NAME", "fd": "fd:N", PROMPT: PROMPT}
 """Kinds of references, and how each is written."""
@@ -148,12 +147,9 @@ def read_metadata_file(path: str, decrypt: DecryptMetadata | None = None) -> Sta
 
 
 def _read_file(
-    path: str,
-    what: str,
-    kind: str,
-    limit: int = MAX_KEY_FILE,
+    path: str, what: str, kind: str, limit: int = MAX_KEY_FILE,
     harmless: Callable[[bytes], bool] = lambda data: False,
-) -> tuple[bytes, str]:
+) -> tuple[bytes, str]:  # fmt: skip
     """Return the content of a file, up to one byte more than `limit`, and its name for messages.
 
     Raise as `read_key`, also if other users can change a file whose content is not `harmless`.

@@ -114,13 +114,10 @@ class KeyTools:
             ValueError: Neither the policy nor `kms` names a key service; or as `KeyTools`.
         """
         tools = cls(
-            find_service(kms, policy),
-            kms_aad=policy.kms_aad or b"",
-            cache_lifetime_seconds=policy.cache_lifetime_seconds,
-            audit=audit,
-            master_key_ids=master_key_ids,
-            **options,
-        )
+            find_service(kms, policy), kms_aad=policy.kms_aad or b"",
+            cache_lifetime_seconds=policy.cache_lifetime_seconds, audit=audit,
+            master_key_ids=master_key_ids, **options,
+        )  # fmt: skip
         tools._policy = policy
         return tools
 
@@ -132,8 +129,7 @@ class KeyTools:
     @property
     def required_seal(self) -> RequiredSeal | None:
         """The seal that the policy of `from_policy` requires of tables; None without writers."""
-        policy = self._policy
-        if policy is None or not policy.signed_by:
+        if (policy := self._policy) is None or not policy.signed_by:
             return None
         return RequiredSeal(read_verifying_keys(policy.signed_by), policy.seal_at_least or 1)
 

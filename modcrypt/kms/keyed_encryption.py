@@ -186,18 +186,13 @@ class KeyedEncryption:
     ) -> FileEncryptionProperties:
         policy = self.policy
         return FileEncryptionProperties(
-            footer_key=footer_key,
-            column_keys=keys,
-            plaintext_columns=policy.plaintext_columns,
-            aad_prefix=prefix,
-            store_aad_prefix=policy.store_aad_prefix,
+            footer_key=footer_key, column_keys=keys, plaintext_columns=policy.plaintext_columns,
+            aad_prefix=prefix, store_aad_prefix=policy.store_aad_prefix,
             plaintext_footer=policy.plaintext_footer,
             encryption_algorithm=policy.encryption_algorithm,
-            data_page_v2_levels=cast(Any, policy.data_page_v2_levels),
-            signing_key=self.signing_key,
-            subjects=self.subjects,
-            **more,
-        )
+            data_page_v2_levels=cast(Any, policy.data_page_v2_levels), signing_key=self.signing_key,
+            subjects=self.subjects, **more,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,7 @@ DOWN_FOR = 60.0
 FIRST_INTERVAL, MAX_INTERVAL = 0.02, 2.0
 """Seconds between the starts of calls to a service that throttles: at first, and at most."""
 
-SLOWER, FASTER = 2.0, 0.85
-"""Factors of that interval after a refusal and after a success."""
+SLOWER, FASTER = 2.0, 0.85  # factors of that interval after a refusal and after a success
 
 ADJUST_EVERY = 0.5
 """Seconds in which all refusals count as one: quotas are by second, so they come in groups."""
@@ -200,8 +199,7 @@ class Pacer:
 
 def read_patience() -> float | None:
     """Return the seconds that the environment names; None without the variable."""
-    text = os.environ.get(PATIENCE_VARIABLE, "")
-    if not text:
+    if not (text := os.environ.get(PATIENCE_VARIABLE, "")):
         return None
     if _SECONDS.fullmatch(text) and float(text) <= MAX_PATIENCE:
         return float(text)
@@ -224,8 +222,7 @@ def pacer_of(client: object) -> Pacer:
     client = getattr(client, "paced_client", client)
     with _guard:
         try:
-            found = _pacers.get(client)
-            if found is None:
+            if (found := _pacers.get(client)) is None:
                 found = _pacers[client] = Pacer()
         except TypeError:  # without a hash or weak references it is kept, by its identity
             if id(client) not in _fixed:
@@ -234,9 +231,6 @@ def pacer_of(client: object) -> Pacer:
                 _fixed[id(client)] = client, Pacer()
             found = _fixed[id(client)][1]
         return found
-
-
-# --- what answers ask for ------------------------------------------------------------------------
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:

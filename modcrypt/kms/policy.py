@@ -188,9 +188,6 @@ def _rebuild_policy(values: dict[str, Any]) -> Policy:
     return Policy(**values)
 
 
-# --- faults --------------------------------------------------------------------------------------
-
-
 def _list_faults(values: Mapping[str, Any]) -> list[str]:
     """Return all faults; a value of the wrong kind is not examined further."""
     wrong = list_faults(settings_of(PolicySettings).values(), values)

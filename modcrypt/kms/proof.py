@@ -28,8 +28,7 @@ from modcrypt.runtime.tracebacks import hide_frames
 Prove: TypeAlias = Literal["first", "all"]
 """The new wraps that are proved: the first under each master key, or every one."""
 
-Wrapped = TypeVar("Wrapped", str, bytes)
-"""A wrapped key, in files or in tables."""
+Wrapped = TypeVar("Wrapped", str, bytes)  # a wrapped key, in files or in tables
 
 UnwrapMany: TypeAlias = Callable[[Sequence[Wrapped]], Sequence[KeyLike | KeyRetrievalError]]
 """A function that asks the key service for keys; it returns or raises the errors of keys."""

@@ -97,9 +97,6 @@ _MEANT = {"http": _VAULT, "https": _VAULT, "hashicorp": _VAULT, "openbao": _VAUL
           "keyring": _KEYRING}  # fmt: skip
 
 
-# --- parts of URIs, for the functions that open them ---------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class KmsUri:
     """The parts of a key service's URI: `scheme:[//]location[?query][#fragment]`."""

@@ -224,8 +224,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
     @property
     def prefix(self) -> PathPrefix | bytes | None:
         """The AAD prefix of files, a template only with a key service; None for no prefix."""
-        prefix = self.aad_prefix
-        if prefix is None and self.policy is not None:
+        if (prefix := self.aad_prefix) is None and self.policy is not None:
             prefix = self.policy.aad_prefix
         if prefix is None:
             return None
@@ -295,8 +294,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
             ValueError: No writers are named.
         """
         policy = self.policy
-        least = self.seal_at_least
-        if least is None and policy is not None:
+        if (least := self.seal_at_least) is None and policy is not None:
             least = policy.seal_at_least  # with the writers that are named here, if any
         if least is None:
             return None
@@ -337,8 +335,7 @@ class Settings(KeyReferences, KeySettings, ShortRepr):
                 **self.encryption_options,
             )
         self.check_writing()
-        policy = self.policy
-        if policy is None:
+        if (policy := self.policy) is None:
             return RecipientEncryption(
                 recipients=self.recipients,
                 plaintext_columns=self.plaintext_columns,
@@ -461,10 +458,8 @@ _opening = fork_safe(threading.RLock())
 
 
 def _receive(kind: type[Settings], values: dict[str, Any]) -> Settings:
-    """Return the settings that another process sent, as the same object each time.
-
-    A process therefore opens a key service once for all tasks.
-    """
+    """Return the settings that another process sent, as the same object each time."""
+    # A process therefore opens a key service once for all tasks.
     settings = kind(**values)
     for known in _received:
         if known == settings:
@@ -481,8 +476,7 @@ def _absolute_uri(uri: str) -> str:
     if not uri.startswith("file:"):
         return resolve_service(uri, Path.cwd())
     parsed = parse_kms_uri(uri, frozenset({"passphrase"}))
-    passphrase = parsed.query.get("passphrase")
-    if passphrase is not None:
+    if (passphrase := parsed.query.get("passphrase")) is not None:
         passphrase = f"?passphrase={urllib.parse.quote(absolute_reference(passphrase), safe=':/')}"
     path = urllib.parse.quote(os.fsencode(os.path.abspath(keyring_path(uri))))
     key = f"#{urllib.parse.quote(parsed.fragment)}" if parsed.fragment else ""

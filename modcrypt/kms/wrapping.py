@@ -72,18 +72,13 @@ class Kek:
     def material(self, wrapped: str, *, is_footer_key: bool, internal: bool) -> KeyMaterial:
         """Return the key material of a data key that `wrap` wrapped."""
         return KeyMaterial(
-            is_footer_key=is_footer_key,
-            master_key_id=self.master_key_id,
-            wrapped_dek=wrapped,
-            kek_id=self.id,
-            wrapped_kek=self.wrapped,
-            internal=internal,
-        )
+            is_footer_key=is_footer_key, master_key_id=self.master_key_id, wrapped_dek=wrapped,
+            kek_id=self.id, wrapped_kek=self.wrapped, internal=internal,
+        )  # fmt: skip
 
     def wrap_to_json(self, dek: Key, *, is_footer_key: bool, internal: bool) -> str:
         """Wrap a data key and return its material as JSON; the common part is cached."""
-        head = self.heads.get((is_footer_key, internal))
-        if head is None:
+        if (head := self.heads.get((is_footer_key, internal))) is None:
             head = self.material("", is_footer_key=is_footer_key, internal=internal).head()
             self.heads[is_footer_key, internal] = head
         return f'{head}"{self.wrap(dek)}"}}'  # base64 needs no escapes
@@ -182,14 +177,9 @@ class KeyWrapper:
     """
 
     def __init__(
-        self,
-        client: KmsClient,
-        *,
-        cache_lifetime: float,
-        aad: bytes = b"",
-        audit: Audit | None = None,
-        clock: Callable[[], float] | None = None,
-    ) -> None:
+        self, client: KmsClient, *, cache_lifetime: float, aad: bytes = b"",
+        audit: Audit | None = None, clock: Callable[[], float] | None = None,
+    ) -> None:  # fmt: skip
         self.client, self.aad, self.audit = client, aad, audit
         self.proof: WrapProof | None = None
         self._writing = KeyCache[Kek](cache_lifetime, clock)  # by master key id and length
@@ -212,8 +202,6 @@ class KeyWrapper:
     def prove_master(self, master_key_id: str) -> None:
         """Prove a new wrap under a master key; raise as `WrapProof.check`."""
         self.with_proof(WrapProof()).wrap([Key.generate()], master_key_id)
-
-    # --- writing ---------------------------------------------------------------------------------
 
     def wrap(self, deks: Sequence[Key], master_key_id: str, *, replaces: bool = True) -> list[str]:
         """Wrap data keys with the service (single wrapping), and prove the new wraps.
@@ -267,8 +255,6 @@ class KeyWrapper:
         cipher, proof = GcmCipher(key), WrapProof()
         return Kek(master_key_id, kek_id, wrapped, cipher, length, proof=proof)
 
-    # --- reading ---------------------------------------------------------------------------------
-
     def unwrap(self, material: KeyMaterial) -> Key:
         """Unwrap the data key of key material; raise KeyMaterialError if it does not unwrap."""
         if material.double_wrapping:
@@ -287,8 +273,6 @@ class KeyWrapper:
             return Kek(*place, GcmCipher(key), len(key))
 
         return self._reading.get(place, request)
-
-    # --- the service -----------------------------------------------------------------------------
 
     @hide_frames
     def rewrap(self, wrapped: str, old_id: str, new_id: str, opens: Callable[[Key], object]) -> str:

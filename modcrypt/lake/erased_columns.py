@@ -23,21 +23,16 @@ from modcrypt.pkmt1.recipient_metadata import decode_recipients
 
 @dataclass(frozen=True)
 class ErasedColumns:
-    """The columns of a file that are declared as erased.
-
-    Attributes:
-        kinds: How all its columns are encrypted, by their numbers.
-        erasures: The statements about its columns, by dotted name.
-        is_whole: Whether a statement says that the file is erased, and thus all its columns.
-        gone: Names of those whose keys are gone, after `try_keys`.
-        open: Keys of those that open, by name, after `try_keys`.
-    """
+    """The columns of a file that are declared as erased."""
 
     file: OpenFile
-    kinds: Mapping[int, set[str]]
-    erasures: Mapping[str, Erasure]
+    kinds: Mapping[int, set[str]]  # how all its columns are encrypted, by their numbers
+    erasures: Mapping[str, Erasure]  # the statements about its columns, by dotted name
+    # Whether a statement says that the file is erased, and thus all its columns.
     is_whole: bool = False
+    # Names of those whose keys are gone, after `try_keys`.
     gone: list[str] = field(default_factory=list)
+    # Keys of those that open, by name, after `try_keys`.
     open: dict[str, ColumnKey] = field(default_factory=dict)
 
     @classmethod
@@ -47,8 +42,7 @@ class ErasedColumns:
         """Return the columns of a file that the dataset declares as erased, and that have data."""
         names = [".".join(leaf) for c, leaf in enumerate(file.leaves) if kinds.get(c)]
         erasures = policies.dataset.erasures
-        whole = erasures.find(path)
-        if whole is not None:
+        if (whole := erasures.find(path)) is not None:
             return cls(file, kinds, dict.fromkeys(names, whole), is_whole=True)
         return cls(file, kinds, erasures.find_columns(path, names))
 

@@ -30,8 +30,7 @@ def judge_state(state: FileState, erasures: Erasures) -> FileState:
 
     A file whose key service is unavailable or refuses stays unreadable: its keys may return.
     """
-    erasure = erasures.find(state.path)
-    if erasure is None:
+    if (erasure := erasures.find(state.path)) is None:
         return state
     if state.state == "unreadable" and state.reason in GONE:
         return replace(state, state="erased", message=f"erased {erasure}")

@@ -29,20 +29,13 @@ from modcrypt.parquet.datasets.discovery import list_files
 
 @dataclass(frozen=True, kw_only=True)
 class Shredding:
-    """An erasure that is about to begin in one dataset.
+    """An erasure that is about to begin in one dataset."""
 
-    Attributes:
-        parts: Paths of files and folders inside the dataset; an empty one is all of it.
-        columns: Names of columns whose keys are selected; empty for other selections.
-        everything: Whether all keys are selected.
-        request: Id of the request.
-        plan: Function that returns what a dry run says about each file.
-    """
-
-    parts: Sequence[str]
-    columns: Sequence[str]
-    everything: bool
-    request: str
+    parts: Sequence[str]  # paths of files and folders inside the dataset; an empty one is all of it
+    columns: Sequence[str]  # names of columns whose keys are selected; empty for other selections
+    everything: bool  # whether all keys are selected
+    request: str  # id of the request
+    # Function that returns what a dry run says about each file.
     plan: Callable[[], Iterable[ShreddedFile]]
 
 
@@ -141,10 +134,8 @@ def _list_selected(
 def _list_planned(
     dataset: DatasetDeclaration, shredding: Shredding
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the files that lose keys, each with its columns; none if it is lost as a whole.
-
-    The folders that the caller names stand for their files if these are lost without exception.
-    """
+    """Return the files that lose keys, each with its columns; none if it is lost as a whole."""
+    # The folders that the caller names stand for their files if these are lost without exception.
     root = Folder.at(dataset.location).place
     planned = list(shredding.plan())
     if "" not in shredding.parts and all(file.keys and file.whole for file in planned):

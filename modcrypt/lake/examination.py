@@ -214,10 +214,8 @@ class FooterExamination:
         self, source: Source, file: LakeFile, state: State, error: ModcryptError,
         keys: tuple[KeyUse, ...] | None = None,
     ) -> FileState:  # fmt: skip
-        """Return the state of a file that an error kept from being opened.
-
-        Without its keys, list those that can be seen.
-        """
+        """Return the state of a file that an error kept from being opened."""
+        # Without its keys, list those that can be seen.
         assert source.place is not None
         if isinstance(error, KmsUnavailableError):
             self._outages.append(error)
@@ -238,11 +236,9 @@ class FooterExamination:
         return self._judge_rest(source, listed, found) if is_gone else found
 
     def _judge_rest(self, source: Source, keys: Sequence[FooterKey], state: FileState) -> FileState:
-        """Return the state of a file that is refused; its footer may state the keys of columns.
-
-        It is erased only if these keys are gone, too, nothing is in plaintext, and it has no
-        recipients, whose keys no key service destroys.
-        """
+        """Return the state of a file that is refused; its footer may state the keys of columns."""
+        # It is erased only if these keys are gone, too, nothing is in plaintext, and it has no
+        # recipients, whose keys no key service destroys.
         to_recipients = has_recipients(keys[0].metadata)
         assert source.place is not None
         is_destroyed = partial(self._is_destroyed, source.place)
@@ -292,11 +288,9 @@ def _list_open_keys(file: OpenFile, own: Mapping[str, ColumnKey]) -> Iterable[Fo
 
 
 def _find_common(file: OpenFile, plain: Sequence[str], own: Mapping[str, ColumnKey]) -> Any:
-    """Return all that files with the same keys share, but DEKs; None if more must be read.
-
-    External key material must be read, and further row groups may have other key metadata. DEKs in
-    base64, as in what the others have in common, state no version of a master key.
-    """
+    """Return all that files with the same keys share, but DEKs; None if more must be read."""
+    # External key material must be read, and further row groups may have other key metadata. DEKs
+    # in base64, as in what the others have in common, state no version of a master key.
     footer = file.footer
     if len(file.metadata.row_groups) != 1 or footer.footer_key is None:
         return None

@@ -42,16 +42,12 @@ _OF_TABLES = {
 
 @dataclass(frozen=True)
 class FoundLake:
-    """A declaration that a command found, or that its arguments name.
-
-    Attributes:
-        declaration: The declaration; None if it cannot be read or has mistakes.
-        refusal: Why it decides about nothing; None if it may.
-    """
+    """A declaration that a command found, or that its arguments name."""
 
     path: str
+    # The declaration; None if it cannot be read or has mistakes.
     declaration: LakeDeclaration | None = None
-    refusal: Exception | None = None
+    refusal: Exception | None = None  # why it decides about nothing; None if it may
 
     @property
     def is_valid(self) -> bool:

@@ -22,16 +22,11 @@ def _utc_now() -> datetime.datetime:
 
 @dataclass(frozen=True)
 class KeyAges:
-    """The master keys of a key service, listed once.
+    """The master keys of a key service, listed once."""
 
-    Args:
-        client: Client of the key service. Some services cannot list their keys; their ages are
-            then unknown.
-        now: Function that returns the current time.
-    """
-
+    # Client of the key service. Some services cannot list their keys; their ages are then unknown.
     client: KmsClient
-    now: Callable[[], datetime.datetime] = _utc_now
+    now: Callable[[], datetime.datetime] = _utc_now  # function that returns the current time
 
     @cached_property
     def masters(self) -> Mapping[str, MasterKey]:
@@ -59,8 +54,7 @@ class KeyAges:
 
     def is_destroyed(self, key: KeyUse) -> bool:
         """Return whether the master key of a key, or its version, is listed as destroyed."""
-        master = self.masters.get(key.master_key_id or "")
-        if master is None:
+        if (master := self.masters.get(key.master_key_id or "")) is None:
             return False
         return master.destroyed or key.version in [str(n) for n in master.destroyed_versions]
 

@@ -122,8 +122,7 @@ class Lake:
             ValueError: The declaration is invalid; the message lists all mistakes. Or nobody named
                 or trusted it, and it has commands, which the message lists.
         """
-        content = open_declaration(config, is_found=is_found)
-        if content is None:
+        if (content := open_declaration(config, is_found=is_found)) is None:
             raise FileNotFoundError(
                 f"there is no {FILE_NAME} here or in a folder above; pass its path, or set "
                 "MODCRYPT_CONFIG"
@@ -292,8 +291,7 @@ class Lake:
 
     def _judge(self, name: str, cache: StateCache) -> LeakJudge | None:
         """Return the judge of what compromised keys open in a dataset; None without any."""
-        choices = self._list_exposing(name)
-        if not choices:
+        if not (choices := self._list_exposing(name)):
             return None
         declared = self.declaration.find(name)
         return LeakJudge(declared, choices, self._leaks.read(), cache.find_wraps)
@@ -420,12 +418,10 @@ class Lake:
         carry_out: Callable[[LakePlan], Sequence[AppliedFile]], choices: dict[str, bool],
         rotate: RotateTable | None, **how: Any,
     ) -> LakeApplication:  # fmt: skip
-        """Plan and carry out the changes of one dataset; without `try_keys`, plan only.
-
-        Versions that are due come first, and then another plan, because they make more keys old.
-        Files change inside `hand_over`, so that the next seal states them. The cache learns last
-        what was encrypted, so that it is examined again.
-        """
+        """Plan and carry out the changes of one dataset; without `try_keys`, plan only."""
+        # Versions that are due come first, and then another plan, because they make more keys old.
+        # Files change inside `hand_over`, so that the next seal states them. The cache learns last
+        # what was encrypted, so that it is examined again.
         table = self._find_table(name)
 
         def plan_again() -> LakePlan:
@@ -466,8 +462,7 @@ class Lake:
 
     def _record_exposed(self, name: str, cache: StateCache, plan: LakePlan, started: float) -> None:
         """Record the data keys that compromised keys may open, before any file is changed."""
-        judge = self._judge(name, cache)
-        if judge is not None:
+        if (judge := self._judge(name, cache)) is not None:
             exposed = judge.list_exposed(planned.state for planned in plan.files)
             found = judge.record.add_inventory(name, judge.choices, started, exposed)
             if found is not None:
@@ -804,10 +799,8 @@ class Lake:
         raise ValueError(f"{os.fspath(file)} belongs to no dataset of {self.declaration.path}")
 
     def _choose_policies(self, place: Place) -> tuple[DatasetPolicies, Place] | None:
-        """Return the policies of a file, and its place as listed: those of the nearest dataset.
-
-        Datasets may share a folder, if their patterns differ.
-        """
+        """Return the policies of a file, and its place as listed: those of the nearest dataset."""
+        # Datasets may share a folder, if their patterns differ.
         found = []
         for policies in map(self.policies, self.declaration.datasets):
             if (listed := policies.find_listed(place)) is not None:

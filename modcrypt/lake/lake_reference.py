@@ -27,14 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LakeReference(Settings):
-    """Settings of a dataset of a lake: the declaration decides about each file.
-
-    Attributes:
-        digest: Digest of the declaration of the lake.
-    """
+    """Settings of a dataset of a lake: the declaration decides about each file."""
 
     dataset: DatasetDeclaration
-    digest: str
+    digest: str  # digest of the declaration of the lake
 
     @classmethod
     def of(cls, declaration: LakeDeclaration, name: str, **options: Any) -> Self:
@@ -93,8 +89,7 @@ class LakeReference(Settings):
     @property
     def required_seal(self) -> RequiredSeal | None:
         """The seal that the declaration requires; None if it requires none."""
-        least = self.dataset.members.get("seal_at_least")
-        if least is None:
+        if (least := self.dataset.members.get("seal_at_least")) is None:
             return super().required_seal
         writers = read_verifying_keys(self.dataset.members["signed_by"])
         return RequiredSeal(writers, least, self.dataset.location)  # Spark may read a part of it

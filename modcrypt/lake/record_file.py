@@ -68,9 +68,6 @@ def mode_beside(declaration: str | os.PathLike[str]) -> int:
     return stat.S_IMODE(os.stat(declaration).st_mode) & 0o644
 
 
-# --- signatures of lines -------------------------------------------------------------------------
-
-
 def encode_line(given: Mapping[str, Any], signing_key: SigningKey | None = None) -> bytes:
     """Return a line, with its end, of members that include its `schema`, and sign it with a key."""
     if signing_key is not None:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import IO, Any, Generic, TypeVar, overload
 
-BLOCK = 1000
-"""Number of items in a block."""
+BLOCK = 1000  # number of items in a block
 
 MAX_KEPT = 10_000
 """Maximum number of values of a `Memo`: names of folders and columns may be hostile."""

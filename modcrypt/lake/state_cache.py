@@ -34,8 +34,7 @@ from modcrypt.lake.spool import Memo
 
 _VERSION = 8
 
-_MAX_VALUES = 1000
-"""Maximum number of values in a query."""
+_MAX_VALUES = 1000  # maximum number of values in a query
 
 _STATE = (
     "state", "reason", "message", "size", "rows", "columns", "encrypted_columns", "data_keys",
@@ -75,18 +74,13 @@ UNION ALL SELECT master, version, kek, count FROM seen WHERE kek IS NOT NULL AND
 
 @dataclass(frozen=True, slots=True)
 class CorrectFile:
-    """A file that `verify` found correct.
+    """A file that `verify` found correct."""
 
-    Attributes:
-        time: Time of the verification, in seconds since 1970.
-        prefix, unique: AAD prefix and `aad_file_unique`, which identify it among others.
-        rows: Number of rows; None if it is unknown.
-    """
-
-    time: float
+    time: float  # time of the verification, in seconds since 1970
+    # AAD prefix and `aad_file_unique`, which identify it among others.
     prefix: bytes | None
     unique: bytes | None
-    rows: int | None
+    rows: int | None  # number of rows; None if it is unknown
 
 
 def cache_folder() -> Path:
@@ -110,8 +104,6 @@ class StateCache:
         self._database = database
         self._keys: Memo[tuple[KeyUse, ...]] = Memo()  # by their id in the database
         self._key_ids: Memo[int] = Memo()
-
-    # --- states ----------------------------------------------------------------------------------
 
     def load_states(self, dataset: str, files: Sequence[LakeFile]) -> dict[str, FileState]:
         """Return the cached states of files by path, of those that have not changed since."""
@@ -191,8 +183,6 @@ class StateCache:
 
         return self._key_ids.get(keys, save)
 
-    # --- verification ----------------------------------------------------------------------------
-
     def load_correct(self, dataset: str, files: Sequence[LakeFile]) -> dict[str, CorrectFile]:
         """Return the files, by path, that were found correct as they are now."""
         columns = "time, prefix, file_unique, rows"
@@ -236,8 +226,6 @@ class StateCache:
         """Note that the verification of a dataset is complete."""
         row = dataset, self._digest
         self._write("DELETE FROM verifications WHERE dataset = ? AND digest = ?", [row])
-
-    # --- reports ---------------------------------------------------------------------------------
 
     def load_report(self) -> dict[str, dict[str, int]] | None:
         """Return the numbers of files in the last report; None if there was none."""
@@ -283,8 +271,7 @@ class StateCache:
 @contextmanager
 def open_cache(lake: LakeDeclaration) -> Iterator[StateCache]:
     """Yield the cache of a lake, which is empty if the database cannot be used."""
-    database = _open_database(lake)
-    if database is None:
+    if (database := _open_database(lake)) is None:
         yield StateCache(lake, None)
         return
     with closing(database):

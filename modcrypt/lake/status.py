@@ -33,8 +33,7 @@ from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
 
-SCHEMA = "modcrypt.lake.status/1"
-"""The name and version of the lines of JSON."""
+SCHEMA = "modcrypt.lake.status/1"  # the name and version of the lines of JSON
 
 _CACHED = frozenset({"declared", "plaintext", "other-policy", "old-keys"})
 """States that hold until the file changes, as long as its keys can be used."""
@@ -50,8 +49,7 @@ _CHANGED: dict[str, Any] = {
     "and apply encrypts it again",
 }
 
-BATCH = 1000
-"""Number of files that are looked up, examined and cached together."""
+BATCH = 1000  # number of files that are looked up, examined and cached together
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -188,14 +186,10 @@ class StateTotals:
 
 
 def find_status(
-    files: LakeFiles,
-    examination: FooterExamination,
-    cache: StateCache,
-    *,
-    judge: LeakJudge | None = None,
-    jobs: int | None = None,
+    files: LakeFiles, examination: FooterExamination, cache: StateCache, *,
+    judge: LeakJudge | None = None, jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
-) -> DatasetStatus:
+) -> DatasetStatus:  # fmt: skip
     """Return the status of a dataset; files are listed, examined and cached in batches.
 
     Args:

@@ -39,8 +39,7 @@ from modcrypt.pkmt1.material import (
 FOOTER_KEY = "footerKey"
 """Name of the footer key in a file of key material, as the key tools write it."""
 
-COLUMN_KEY = "columnKey"
-"""Beginning of the names of column keys; a number follows."""
+COLUMN_KEY = "columnKey"  # beginning of the names of column keys; a number follows
 
 STAGED = re.compile(r"-[0-9a-f]{16}\Z")
 """End of a key's name while the old version of its file still exists."""
@@ -54,8 +53,7 @@ def store_of(place: Place) -> Place:
 
 def read_store(place: Place) -> dict[str, str]:
     """Return the key material of the file at a place, from beside the file or its link target."""
-    store = read_if_present(place_with_store(place))
-    if store is None:
+    if (store := read_if_present(place_with_store(place))) is None:
         raise KeyMaterialError(
             f"{store_of(place).path} does not exist: the keys of the data file are stored in that "
             "file, and must be moved and copied with it"

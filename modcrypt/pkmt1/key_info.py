@@ -81,15 +81,11 @@ def key_info(metadata: bytes | None) -> KeyInfo:
             kind="PKMT1", size=len(metadata), storage="external", reference=material.name
         )
     return KeyInfo(
-        kind="PKMT1",
-        size=len(metadata),
-        master_key_id=material.master_key_id,
-        kek_id=None if material.kek_id is None else material.kek_id.hex(),
-        storage="internal",
-        double_wrapping=material.double_wrapping,
-        kms_instance=_describe_instance(material),
+        kind="PKMT1", size=len(metadata), master_key_id=material.master_key_id,
+        kek_id=None if material.kek_id is None else material.kek_id.hex(), storage="internal",
+        double_wrapping=material.double_wrapping, kms_instance=_describe_instance(material),
         recipients=recipients,
-    )
+    )  # fmt: skip
 
 
 def _describe_instance(material: KeyMaterial) -> str | None:

@@ -36,8 +36,7 @@ from modcrypt.pkmt1.strict_json import refuse_constant, refuse_repeats, refuse_s
 
 TYPE = "PKMT1"
 
-KEK_ID_SIZE = 16
-"""Length of a KEK's id in bytes; the id is the AAD of what the KEK wraps."""
+KEK_ID_SIZE = 16  # length of a KEK's id in bytes; the id is the AAD of what the KEK wraps
 
 MAX_METADATA = 64 << 10
 """Length limit of key metadata that may be key material, in bytes."""
@@ -160,17 +159,13 @@ class KeyReference:
         return json.dumps(members, separators=(",", ":")).encode()
 
 
-# --- key metadata --------------------------------------------------------------------------------
-
-
 @functools.lru_cache(maxsize=64)  # opening a file and comparing its keys decode the same again
 def decode_metadata(metadata: bytes) -> KeyMaterial | KeyReference:
     """Decode a file's key metadata into key material, or a reference to external material."""
     limit = MAX_SHARED_METADATA if RECIPIENTS.encode() in metadata else MAX_METADATA
     if len(metadata) > limit:
         raise KeyMaterialError(f"key metadata of {len(metadata)} bytes is too long for PKMT1")
-    head = split_metadata(metadata)
-    if head is not None and limit == MAX_METADATA:
+    if (head := split_metadata(metadata)) is not None and limit == MAX_METADATA:
         shared = _decode_head(head)
         if isinstance(shared, KeyMaterial):
             return shared.with_dek(metadata[len(head) + len(_DEK) : -2].decode())
@@ -185,10 +180,8 @@ def split_metadata(metadata: bytes) -> bytes | None:
 
 @functools.lru_cache(maxsize=64)
 def _decode_head(head: bytes) -> KeyMaterial | KeyReference:
-    """Decode what `split_metadata` returns.
-
-    Base64 in quotes cannot change the meaning of what precedes it, so any DEK stands for all.
-    """
+    """Decode what `split_metadata` returns."""
+    # Base64 in quotes cannot change the meaning of what precedes it, so any DEK stands for all.
     return _decode(head + _DEK + b'A"}')
 
 
@@ -220,9 +213,6 @@ def decode_material(text: str) -> KeyMaterial:
     return _parse_material(_parse_members(text), internal=False)
 
 
-# --- external stores -----------------------------------------------------------------------------
-
-
 def external_name(name: str) -> str:
     """Return the name of the file that contains the key material of the file called `name`."""
     return f"_KEY_MATERIAL_FOR_{name}.json"
@@ -234,8 +224,7 @@ STORE_NAME = re.compile(r"(?:_TMP)?_KEY_MATERIAL_FOR_(.*)\.json", re.DOTALL)
 
 def decode_store(data: bytes) -> dict[str, str]:
     """Decode a file of external key material into a map from reference to undecoded material."""
-    store = _parse_object(data)
-    if store is None:
+    if (store := _parse_object(data)) is None:
         raise KeyMaterialError(
             "external key material must be a flat JSON object without repeated members"
         )
@@ -253,9 +242,6 @@ def encode_store(store: Mapping[str, str]) -> bytes:
     if len(data) > MAX_STORE:
         raise KeyMaterialError(f"external key material is longer than {MAX_STORE} bytes")
     return data
-
-
-# --- strict reading ------------------------------------------------------------------------------
 
 
 def _parse_material(members: dict[str, Any], *, internal: bool) -> KeyMaterial:

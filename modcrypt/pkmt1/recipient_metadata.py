@@ -25,8 +25,7 @@ from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_js
 
 RECIPIENTS_TYPE = "modcrypt-recipients"
 VERSION = 1
-ID_SIZE = 16
-"""Length of a recipient's id in bytes, a part of the SHA-256 of the public key."""
+ID_SIZE = 16  # length of a recipient's id in bytes, a part of the SHA-256 of the public key
 
 MAX_RECIPIENTS = 4096
 """Largest number of recipients of a file: their wraps take up to 7 MB of its footer."""

@@ -80,13 +80,9 @@ def page_environment() -> Environment:
         return format_readable(value)
 
     environment = Environment(
-        autoescape=True,
-        finalize=make_readable,
-        loader=FunctionLoader(read_template),
-        lstrip_blocks=True,
-        trim_blocks=True,
-        undefined=StrictUndefined,
-    )
+        autoescape=True, finalize=make_readable, loader=FunctionLoader(read_template),
+        lstrip_blocks=True, trim_blocks=True, undefined=StrictUndefined,
+    )  # fmt: skip
     environment.filters |= {
         "asset": lambda name: Markup(read_template(name)),  # noqa: S704  # a file of this package
         "asset_hash": lambda name: hash_for_policy(read_template(name)),

@@ -17,8 +17,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NEVER = 1 << 30
-"""Number of collections of the middle generation before a full one."""
+_NEVER = 1 << 30  # number of collections of the middle generation before a full one
 
 _MANY = 1_000_000
 """Number of new objects before a collection of the young ones; the default is 700 or 2,000. A file
@@ -43,8 +42,7 @@ class paused_collector:  # noqa: N801  # a block, or a decorator of a function
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            before = _pause()
-            if before is None:
+            if (before := _pause()) is None:
                 return function(*args, **kwargs)
             try:
                 return function(*args, **kwargs)

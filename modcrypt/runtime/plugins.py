@@ -16,8 +16,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
 COMMANDS, ENGINES, TABLES = "modcrypt.commands", "modcrypt.engines", "modcrypt.tables"
-DECLARATIONS, SUBJECTS = "modcrypt.declarations", "modcrypt.subjects"
-"""Groups of entry points."""
+DECLARATIONS, SUBJECTS = "modcrypt.declarations", "modcrypt.subjects"  # groups of entry points
 
 
 def load_all(group: str) -> list[Any]:

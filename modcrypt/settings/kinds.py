@@ -21,17 +21,11 @@ _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,18})?", re.ASCII)
 
 
 class Kind(NamedTuple):
-    """A kind of value.
+    """A kind of value."""
 
-    Attributes:
-        words: What a value must be, as the end of the sentence "NAME must be ...".
-        schema: JSON Schema of a value, of the keywords that `accepts` knows.
-        members: Kind of the members of a table; None for what is no table.
-    """
-
-    words: str
-    schema: Mapping[str, Any]
-    members: Kind | None = None
+    words: str  # what a value must be, as the end of the sentence "NAME must be ..."
+    schema: Mapping[str, Any]  # JSON Schema of a value, of the keywords that `accepts` knows
+    members: Kind | None = None  # kind of the members of a table; None for what is no table
 
     def accepts(self, value: object) -> bool:
         """Return True if a value is of this kind."""
@@ -96,8 +90,7 @@ def _parse(text: str, schema: Mapping[str, Any]) -> Any:
     if "enum" in schema:
         word = text.strip().lower()
         return next((each for each in schema["enum"] if str(each).lower() == word), None)
-    kind = schema["type"]
-    if kind == "array":
+    if (kind := schema["type"]) == "array":
         return _parse_list(text)
     if kind == "object":
         return _parse_json(text)
@@ -126,9 +119,6 @@ def _parse_json(text: str) -> Any:
         return load_json(text)
     except (ValueError, RecursionError):  # the message would contain the text
         raise ValueError("is not valid JSON, or repeats a member") from None
-
-
-# --- the kinds -----------------------------------------------------------------------------------
 
 
 def one_of(*values: str | int) -> Kind:

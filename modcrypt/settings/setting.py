@@ -22,39 +22,25 @@ NO_OPTION = "command line"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The declaration of a setting.
+    """The declaration of a setting."""
 
-    Attributes:
-        kind: Kind of its values.
-        name: Name of the Python argument and of the member in TOML.
-        text: Its meaning; the first sentence is its help.
-        default: Value if it is not given.
-        required: True if there is no default.
-        option: Spelling on the command line, if it is not the name with hyphens.
-        group: Group of options that has it on the command line; empty if a command declares its
-            option itself, because it takes another form there.
-        rare: True if only `--help-all` shows its option.
-        off: Help of the option that turns it off, if the option does that.
-        spark: Spelling among Spark's options, if it is not the name in camel case.
-        use: What it is for: `read`, `write` or `both`.
-        needs: Settings without which it makes no sense.
-        free: True if a declaration that is found, not named, may set it without being trusted.
-        absent: Surfaces (`NOT_ON_SPARK`, `NO_OPTION`) that lack it, each with the reason.
-    """
-
-    kind: Kind
-    name: str = ""
-    text: str = ""
-    default: Any = None
-    required: bool = False
-    option: str = ""
+    kind: Kind  # kind of its values
+    name: str = ""  # name of the Python argument and of the member in TOML
+    text: str = ""  # its meaning; the first sentence is its help
+    default: Any = None  # value if it is not given
+    required: bool = False  # true if there is no default
+    option: str = ""  # spelling on the command line, if it is not the name with hyphens
+    # Group of options that has it on the command line; empty if a command declares its option
+    # itself, because it takes another form there.
     group: str = ""
-    rare: bool = False
-    off: str = ""
-    spark: str = ""
-    use: str = "both"
-    needs: tuple[str, ...] = ()
+    rare: bool = False  # true if only `--help-all` shows its option
+    off: str = ""  # help of the option that turns it off, if the option does that
+    spark: str = ""  # spelling among Spark's options, if it is not the name in camel case
+    use: str = "both"  # what it is for: `read`, `write` or `both`
+    needs: tuple[str, ...] = ()  # settings without which it makes no sense
+    # True if a declaration that is found, not named, may set it without being trusted.
     free: bool = False
+    # Surfaces (`NOT_ON_SPARK`, `NO_OPTION`) that lack it, each with the reason.
     absent: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -84,9 +70,11 @@ class Setting:
         return {**self.kind.schema, "description": self.text, **default}
 
 
-def declare(kind: Kind, **options: Any) -> Mapping[str, Setting]:
-    """Return the metadata of a dataclass's field that is a setting; `options` as for `Setting`."""
-    return {"setting": Setting(kind, **options)}
+def declare(kind: Kind, **options: Any) -> Any:
+    """Return a dataclass's field that is a setting; `options` as for `Setting` and `field`."""
+    names = options.keys() & {"default", "default_factory", "repr"}
+    own = {name: options.pop(name) for name in names}
+    return field(**own, metadata={"setting": Setting(kind, **options)})
 
 
 def explain_arguments(cls: type[T]) -> type[T]:

@@ -7,7 +7,7 @@ of the documentation derive from it. To add a setting, add a field here, and use
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from modcrypt.module_ids import ALGORITHMS, GCM_V1
@@ -84,89 +84,74 @@ class PolicySettings:
             another name.
     """
 
-    footer_key: str = field(metadata=declare(TEXT, option="--master-key", free=True))
-    column_keys: Mapping[str, Sequence[str]] = field(
-        default_factory=dict,
-        metadata=declare(_KEY_TABLE, option="--column-master-key", free=True),
+    footer_key: str = declare(TEXT, option="--master-key", free=True)
+    column_keys: Mapping[str, Sequence[str]] = declare(
+        _KEY_TABLE, default_factory=dict, option="--column-master-key", free=True
     )
-    plaintext_columns: Sequence[str] = field(
-        default=(),
-        metadata=declare(NAMES, option="--plaintext-column", free=True, group="Encryption"),
+    plaintext_columns: Sequence[str] = declare(
+        NAMES, default=(), option="--plaintext-column", free=True, group="Encryption"
     )
-    kms: str | None = field(default=None, metadata=declare(URI))
-    kms_aad: str | None = field(default=None, metadata=declare(TEXT, absent=_RARE, free=True))
-    encryption_algorithm: str = field(
+    kms: str | None = declare(URI, default=None)
+    kms_aad: str | None = declare(TEXT, default=None, absent=_RARE, free=True)
+    encryption_algorithm: str = declare(
+        one_of(*ALGORITHMS),
         default=GCM_V1,
-        metadata=declare(
-            one_of(*ALGORITHMS), option="--algorithm", free=True, group="Encryption", rare=True
-        ),
+        option="--algorithm",
+        free=True,
+        group="Encryption",
+        rare=True,
     )
-    plaintext_footer: bool = field(
-        default=False, metadata=declare(FLAG, free=True, group="Encryption", rare=True)
-    )
-    aad_prefix: str | None = field(default=None, metadata=declare(NAME, free=True))
-    store_aad_prefix: bool = field(
+    plaintext_footer: bool = declare(FLAG, default=False, free=True, group="Encryption", rare=True)
+    aad_prefix: str | None = declare(NAME, default=None, free=True)
+    store_aad_prefix: bool = declare(
+        FLAG,
         default=True,
-        metadata=declare(
-            FLAG,
-            option="--no-store-aad-prefix",
-            off="Do not store the AAD prefix; readers must supply it.",
-            free=True,
-            group="AAD prefix",
-            rare=True,
-        ),
+        option="--no-store-aad-prefix",
+        off="Do not store the AAD prefix; readers must supply it.",
+        free=True,
+        group="AAD prefix",
+        rare=True,
     )
-    data_page_v2_levels: str = field(
+    data_page_v2_levels: str = declare(
+        one_of(*LEVELS),
         default="encrypted",
-        metadata=declare(
-            one_of(*LEVELS), option="--v2-levels", free=True, group="Encryption", rare=True
-        ),
+        option="--v2-levels",
+        free=True,
+        group="Encryption",
+        rare=True,
     )
-    double_wrapping: bool = field(
+    double_wrapping: bool = declare(
+        FLAG,
         default=True,
-        metadata=declare(
-            FLAG,
-            option="--single-wrapping",
-            off="Wrap data keys under master keys directly, in more calls of the key service.",
-            free=True,
-            group="Key service",
-            rare=True,
-        ),
+        option="--single-wrapping",
+        off="Wrap data keys under master keys directly, in more calls of the key service.",
+        free=True,
+        group="Key service",
+        rare=True,
     )
-    internal_key_material: bool = field(
+    internal_key_material: bool = declare(
+        FLAG,
         default=True,
-        metadata=declare(
-            FLAG,
-            option="--external-key-material",
-            off="Store wrapped keys beside the file.",
-            free=True,
-            group="Key service",
-            rare=True,
-        ),
+        option="--external-key-material",
+        off="Store wrapped keys beside the file.",
+        free=True,
+        group="Key service",
+        rare=True,
     )
-    data_key_length_bits: int = field(
-        default=128, metadata=declare(KEY_BITS, absent=_RARE, free=True)
+    data_key_length_bits: int = declare(KEY_BITS, default=128, absent=_RARE, free=True)
+    kek_length_bits: int = declare(KEY_BITS, default=128, absent=_RARE, free=True)
+    cache_lifetime_seconds: float = declare(_LIFETIME, default=600.0, absent=_RARE, free=True)
+    signed_by: Sequence[str] = declare(NAMES, default=())
+    seal_at_least: int | None = declare(COUNT, default=None, needs=("signed_by",), free=True)
+    subjects: str | None = declare(NAME, default=None, absent=_IN_POLICY)
+    subject_key: str | None = declare(
+        NAME, default=None, absent=_IN_POLICY, needs=("subject_columns",), free=True
     )
-    kek_length_bits: int = field(default=128, metadata=declare(KEY_BITS, absent=_RARE, free=True))
-    cache_lifetime_seconds: float = field(
-        default=600.0, metadata=declare(_LIFETIME, absent=_RARE, free=True)
+    subject_columns: Sequence[str] = declare(
+        NAMES, default=(), absent=_IN_POLICY, needs=("subject_key", "subjects"), free=True
     )
-    signed_by: Sequence[str] = field(default=(), metadata=declare(NAMES))
-    seal_at_least: int | None = field(
-        default=None, metadata=declare(COUNT, needs=("signed_by",), free=True)
-    )
-    subjects: str | None = field(default=None, metadata=declare(NAME, absent=_IN_POLICY))
-    subject_key: str | None = field(
-        default=None,
-        metadata=declare(NAME, absent=_IN_POLICY, needs=("subject_columns",), free=True),
-    )
-    subject_columns: Sequence[str] = field(
-        default=(),
-        metadata=declare(NAMES, absent=_IN_POLICY, needs=("subject_key", "subjects"), free=True),
-    )
-    subject_dataset: str | None = field(
-        default=None,
-        metadata=declare(NAME, absent=_IN_POLICY, needs=("subject_columns",), free=True),
+    subject_dataset: str | None = declare(
+        NAME, default=None, absent=_IN_POLICY, needs=("subject_columns",), free=True
     )
 
 
@@ -175,8 +160,7 @@ _ALGORITHMS = Kind(
     {"type": "array", "items": one_of(*ALGORITHMS).schema, "minItems": 1},
 )
 _FLAG_OR_NAMES = Kind(
-    "true, false, or names of columns",
-    {"anyOf": [FLAG.schema, {**NAMES.schema, "minItems": 1}]},
+    "true, false, or names of columns", {"anyOf": [FLAG.schema, {**NAMES.schema, "minItems": 1}]}
 )
 _BY_POLICY = "the policy sets its members"
 _NOT_OF_TABLES = {NOT_ON_SPARK: "the maker of a table chooses its options, not its reader"}
@@ -237,76 +221,63 @@ class KeyReferences:
             are encrypted one by one; None for the policy's, which may have none.
     """
 
-    policy: Any = field(default=None, metadata=declare(NAME))
-    kms: str | None = field(default=None, metadata=declare(URI))
-    footer_key: str | None = field(default=None, metadata=declare(_REFERENCE, option="--key"))
-    column_keys: Mapping[str, str] = field(
-        default_factory=dict, metadata=declare(_KEYS_OF_COLUMNS, option="--column-key")
+    policy: Any = declare(NAME, default=None)  # noqa: RUF009
+    kms: str | None = declare(URI, default=None)
+    footer_key: str | None = declare(_REFERENCE, default=None, option="--key")
+    column_keys: Mapping[str, str] = declare(
+        _KEYS_OF_COLUMNS, default_factory=dict, option="--column-key"
     )
-    plaintext_columns: tuple[str, ...] = field(
-        default=(), metadata=declare(NAMES, use="write", option="--plaintext-column")
+    plaintext_columns: tuple[str, ...] = declare(
+        NAMES, default=(), use="write", option="--plaintext-column"
     )
-    aad_prefix: str | bytes | None = field(default=None, metadata=declare(TEXT))
-    root: str | None = field(default=None, metadata=declare(NAME))
-    accept_algorithms: tuple[str, ...] | None = field(
-        default=None, metadata=declare(_ALGORITHMS, use="read", option="--accept-algorithm")
+    aad_prefix: str | bytes | None = declare(TEXT, default=None)
+    root: str | None = declare(NAME, default=None)
+    accept_algorithms: tuple[str, ...] | None = declare(
+        _ALGORITHMS, default=None, use="read", option="--accept-algorithm"
     )
-    require_encrypted: bool | tuple[str, ...] = field(
-        default=True,
-        metadata=declare(_FLAG_OR_NAMES, use="read", absent={NO_OPTION: "--allow-plaintext"}),
+    require_encrypted: bool | tuple[str, ...] = declare(
+        _FLAG_OR_NAMES, default=True, use="read", absent={NO_OPTION: "--allow-plaintext"}
     )
-    master_key_ids: tuple[str, ...] = field(
-        default=(), metadata=declare(NAMES, use="read", option="--master-key")
-    )
-    passphrase: str | None = field(default=None, metadata=declare(_REFERENCE))
-    encryption_options: Mapping[str, Any] = field(
+    master_key_ids: tuple[str, ...] = declare(NAMES, default=(), use="read", option="--master-key")
+    passphrase: str | None = declare(_REFERENCE, default=None)
+    encryption_options: Mapping[str, Any] = declare(
+        table_of(TEXT, "a table"),
         default_factory=dict,
         repr=False,
-        metadata=declare(
-            table_of(TEXT, "a table"),
-            use="write",
-            absent={NOT_ON_SPARK: _BY_POLICY, NO_OPTION: "each has an option of its own"},
-        ),
+        use="write",
+        absent={NOT_ON_SPARK: _BY_POLICY, NO_OPTION: "each has an option of its own"},
     )
-    shared_aad_prefix: bool = field(default=False, metadata=declare(FLAG))
-    on_missing_key: Literal["error", "drop", "null"] = field(
-        default="error",
-        metadata=declare(one_of("error", "drop", "null"), use="read", group="Missing keys"),
+    shared_aad_prefix: bool = declare(FLAG, default=False)
+    on_missing_key: Literal["error", "drop", "null"] = declare(
+        one_of("error", "drop", "null"), default="error", use="read", group="Missing keys"
     )
-    on_erased: Literal["skip", "raise"] = field(
-        default="skip",
-        metadata=declare(one_of("skip", "raise"), use="read", group="Missing keys", rare=True),
+    on_erased: Literal["skip", "raise"] = declare(
+        one_of("skip", "raise"), default="skip", use="read", group="Missing keys", rare=True
     )
-    check_footer_integrity: bool = field(
+    check_footer_integrity: bool = declare(
+        FLAG,
         default=True,
-        metadata=declare(
-            FLAG,
-            use="read",
-            option="--no-check-footer",
-            off="Trust a plaintext footer without verifying its signature.",
-            absent=_NOT_OF_TABLES,
-            group="Reading",
-            rare=True,
-        ),
+        use="read",
+        option="--no-check-footer",
+        off="Trust a plaintext footer without verifying its signature.",
+        absent=_NOT_OF_TABLES,
+        group="Reading",
+        rare=True,
     )
-    audit: str | None = field(default=None, metadata=declare(NAME, absent=_NOT_OF_TABLES))
-    recipients: tuple[Any, ...] = field(
-        default=(), metadata=declare(NAMES, use="write", option="--to")
+    audit: str | None = declare(NAME, default=None, absent=_NOT_OF_TABLES)
+    recipients: tuple[Any, ...] = declare(NAMES, default=(), use="write", option="--to")
+    identities: tuple[str, ...] = declare(
+        NAMES, default=(), use="read", option="--identity", spark="identity"
     )
-    identities: tuple[str, ...] = field(
-        default=(), metadata=declare(NAMES, use="read", option="--identity", spark="identity")
+    identity_passphrase: str | None = declare(_REFERENCE, default=None, use="read")
+    signing_key: str | None = declare(_REFERENCE, default=None, use="write", option="--sign")
+    signing_passphrase: str | None = declare(
+        _REFERENCE, default=None, use="write", option="--sign-passphrase"
     )
-    identity_passphrase: str | None = field(default=None, metadata=declare(_REFERENCE, use="read"))
-    signing_key: str | None = field(
-        default=None, metadata=declare(_REFERENCE, use="write", option="--sign")
-    )
-    signing_passphrase: str | None = field(
-        default=None, metadata=declare(_REFERENCE, use="write", option="--sign-passphrase")
-    )
-    signed_by: tuple[Any, ...] = field(default=(), metadata=declare(NAMES, use="read"))
-    seal_at_least: int | None = field(default=None, metadata=declare(COUNT, use="read"))
-    subjects: str | None = field(
-        default=None, metadata=declare(NAME, absent={NO_OPTION: "a policy or declaration names it"})
+    signed_by: tuple[Any, ...] = declare(NAMES, default=(), use="read")
+    seal_at_least: int | None = declare(COUNT, default=None, use="read")
+    subjects: str | None = declare(
+        NAME, default=None, absent={NO_OPTION: "a policy or declaration names it"}
     )
 
 
@@ -331,37 +302,36 @@ class TablePolicySettings:
             opened with.
     """
 
-    kek_per: Literal["table", "partition", "day", "files"] = field(
+    kek_per: Literal["table", "partition", "day", "files"] = declare(
+        one_of("table", "partition", "day", "files"),
         default="table",
-        metadata=declare(
-            one_of("table", "partition", "day", "files"), group="Keys of tables", free=True
-        ),
+        group="Keys of tables",
+        free=True,
     )
-    files: int = field(
+    files: int = declare(
+        number_from(1, 10**9 - 1),
         default=1000,
-        metadata=declare(
-            number_from(1, 10**9 - 1),
-            option="--files-per-kek",
-            group="Keys of tables",
-            rare=True,
-            free=True,
-        ),
+        option="--files-per-kek",
+        group="Keys of tables",
+        rare=True,
+        free=True,
     )
-    wrapping: Literal["double", "single"] = field(
-        default="double",
-        metadata=declare(one_of("double", "single"), group="Keys of tables", rare=True, free=True),
+    wrapping: Literal["double", "single"] = declare(
+        one_of("double", "single"), default="double", group="Keys of tables", rare=True, free=True
     )
-    kek_lifetime_days: int = field(
+    kek_lifetime_days: int = declare(
+        number_from(1, MAX_KEK_DAYS),
         default=730,
-        metadata=declare(
-            number_from(1, MAX_KEK_DAYS), option="--kek-lifetime", group="Keys of tables", free=True
-        ),
+        option="--kek-lifetime",
+        group="Keys of tables",
+        free=True,
     )
-    store: Literal["table", "key-store"] = field(
+    store: Literal["table", "key-store"] = declare(
+        one_of("table", "key-store"),
         default="table",
-        metadata=declare(
-            one_of("table", "key-store"), option="--keks-in", group="Place of KEKs", free=True
-        ),
+        option="--keks-in",
+        group="Place of KEKs",
+        free=True,
     )
 
 

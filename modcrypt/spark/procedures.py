@@ -10,8 +10,7 @@ from modcrypt.jobs.verbs.key_verbs import ROTATE, SCAN, SHRED
 from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.spark.key_options import KEY_OPTIONS, SHARED_OPTIONS
 
-VERBS = (*CONVERSIONS.values(), INSPECT, ROTATE, SCAN, SHRED, VERIFY)
-"""All verbs of files."""
+VERBS = (*CONVERSIONS.values(), INSPECT, ROTATE, SCAN, SHRED, VERIFY)  # all verbs of files
 
 PROCEDURES: Mapping[str, Verb] = {
     verb.name: verb

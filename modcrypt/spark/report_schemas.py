@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from modcrypt.jobs.verbs.verb import Verb
 
-Code = NewType("Code", int)
-"""The exit code for a file."""
+Code = NewType("Code", int)  # the exit code for a file
 
 _SAME: Mapping[str, Any] = {
     "path": str, "result": str, "failed": bool, "message": str, "code": Code, "seconds": float,

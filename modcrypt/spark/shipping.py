@@ -30,14 +30,11 @@ from modcrypt.runtime.extras import missing_extra
 _MODULES = ("pyspark_modcrypt", "pyspark_modcrypt_job")
 """Modules beside the package, by which Spark finds the data sources."""
 
-_FROM_SPARK = frozenset({"pyspark", "py4j"})
-"""Packages that Spark itself brings to executors."""
-
+_FROM_SPARK = frozenset({"pyspark", "py4j"})  # packages that Spark itself brings to executors
 _COMPILED = (".so", ".pyd", ".dylib")
 _LEFT_OUT = frozenset({"__pycache__", "tests"})
 
-Content = tuple[str, bytes]
-"""A file in the zip: its name and its bytes."""
+Content = tuple[str, bytes]  # a file in the zip: its name and its bytes
 
 
 def spark_package(
@@ -89,9 +86,6 @@ class _Appending:
         """Do nothing: the sink keeps no data back."""
 
 
-# --- modcrypt ------------------------------------------------------------------------------------
-
-
 def _read_modcrypt(*, compiled: bool) -> Iterator[Content]:
     """Yield the files of modcrypt, which may be a checkout or a zip itself."""
     for name, data in _read_folder(files("modcrypt"), "modcrypt"):
@@ -112,9 +106,6 @@ def _read_folder(folder: Traversable, name: str) -> Iterator[Content]:
             yield from _read_folder(entry, inside)
         elif entry.is_file():
             yield inside, entry.read_bytes()
-
-
-# --- dependencies --------------------------------------------------------------------------------
 
 
 def _read_all(extras: Collection[str]) -> Iterator[Content]:
@@ -143,10 +134,8 @@ class _Found(NamedTuple):
 
 
 def _collect(package: Distribution, extra: str, found: _Found, *, is_needed: bool = False) -> None:
-    """Add what a package, or an extra of it, requires, and what that requires in turn.
-
-    Markers about the machine are not evaluated: what is not installed was not needed here.
-    """
+    """Add what a package, or an extra of it, requires, and what that requires in turn."""
+    # Markers about the machine are not evaluated: what is not installed was not needed here.
     if (package.name, extra) in found.seen:
         return
     found.seen.add((package.name, extra))

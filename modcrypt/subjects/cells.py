@@ -86,10 +86,8 @@ def canonical_subjects(keys: pa.Array) -> pa.Array:
 
 
 def _is_whole(kind: pa.DataType) -> bool:
-    """Return whether subjects are whole numbers: some warehouses have only decimals.
-
-    Otherwise they are text or binary; raise UnsupportedFormatError for other types.
-    """
+    """Return whether subjects are whole numbers: some warehouses have only decimals."""
+    # Otherwise they are text or binary; raise UnsupportedFormatError for other types.
     if pt.is_integer(kind) or (pt.is_decimal(kind) and kind.scale == 0):
         return True
     if vb.binary_type(kind) is None:
@@ -113,9 +111,6 @@ def parse_subject(subject: bytes, kind: pa.DataType) -> Any:
         return pa.scalar(number, kind) if str(number) == value else None
     except (ValueError, OverflowError):  # also Arrow's own errors
         return None
-
-
-# --- cells ---------------------------------------------------------------------------------------
 
 
 def cell_type(kind: pa.DataType, column: str) -> pa.DataType:
@@ -178,10 +173,8 @@ class CellColumn:
         self, convert: Callable[..., list[bytes]], values: pa.Array, rows: pa.Array,
         owners: Owners, growth: int,
     ) -> pa.Array:  # fmt: skip
-        """Return what a function of `modcrypt.aead` makes of values, null where the row is.
-
-        Values are sorted by subject meanwhile: to change the key takes longer than to use it.
-        """
+        """Return what a function of `modcrypt.aead` makes of values, null where the row is."""
+        # Values are sorted by subject meanwhile: to change the key takes longer than to use it.
         order = pc.sort_indices(rows)[: len(rows) - rows.null_count]  # nulls are last
         ordered, runs = values.take(order), pc.run_end_encode(rows.take(order))
         data, ends = vb.split_bytes(ordered)
@@ -209,9 +202,6 @@ def _select_rows(values: pa.Array, owners: Owners) -> pa.Array:
     if not values.null_count:
         return owners.rows
     return pc.if_else(values.is_valid(), owners.rows, pa.scalar(None, owners.rows.type))
-
-
-# --- columns -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,9 +198,6 @@ def rotate(*, master_key: str | None, yes: bool, as_json: bool, **options: Any) 
     return _print_status(done, as_json, options)
 
 
-# --- what the commands share ---------------------------------------------------------------------
-
-
 def _find_vault(options: Mapping[str, Any]) -> tuple[str, KeyTools]:
     """Return the address of the vault, and the tools of its key service."""
     settings = kms_options.other_service(kms_options.required_service(dict(options)))
@@ -260,8 +257,7 @@ def _record(
     from modcrypt.lake.evidence.events import DatasetResult
     from modcrypt.lake.evidence.evidence_writer import EvidenceWriter
 
-    declaration = _find_evidence(options)
-    if declaration is None:
+    if (declaration := _find_evidence(options)) is None:
         raise click.UsageError("with a key file in a store, modcrypt.toml needs [evidence]")
     writer = EvidenceWriter(declaration, read_signing_key(dict(options)))
     with writer.record(event, **texts) as results:

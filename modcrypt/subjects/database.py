@@ -24,8 +24,7 @@ from modcrypt.errors import FormatError
 from modcrypt.runtime.fork_safety import fork_safe
 
 FORMAT, LOCK_SECONDS = 1, 60  # to wait for other processes that write
-BATCH = 10_000
-"""Largest number of parameters of a statement; SQLite permits 32,766."""
+BATCH = 10_000  # largest number of parameters of a statement; SQLite permits 32,766
 MAX_VALUE = 1 << 20
 """Length limit of a value or statement in SQLite, in bytes: a hostile file may have large ones."""
 

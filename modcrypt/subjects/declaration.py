@@ -170,8 +170,7 @@ def find_rows(
             for key, column in {cells.key: name for name, cells in fields.items()}.items():
                 if key not in types.names:
                     raise _make_key_error(key, column)
-                value = parse_subject(subject, types.field(key).type)
-                if value is not None:
+                if (value := parse_subject(subject, types.field(key).type)) is not None:
                     yield place.address, file.read(filters=[(key, "=", value)])
 
 
@@ -209,9 +208,6 @@ class CellWriter:
             for batch in rows.to_batches(max_chunksize=size)
         ]
         return pa.Table.from_batches(made, self.schema)
-
-
-# --- reading -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -271,8 +267,7 @@ class CellScan:
     def __init__(self, reader: CellReader, request: Request) -> None:
         self._reader = reader
         request = request._replace(filter=self._check_filter(request))
-        columns = request.columns
-        if columns is None and request.result is not None:
+        if (columns := request.columns) is None and request.result is not None:
             columns = request.result.names
         keys = [] if columns is None else self._find_keys(columns)
         inner = request if columns is None else request._replace(columns=[*columns, *keys])

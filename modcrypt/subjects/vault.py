@@ -40,8 +40,7 @@ from modcrypt.subjects.key_file import (
 MAX_SUBJECT, MAX_REQUEST = 64 << 10, 200
 """Length limits of a subject in bytes, and of the id of a request in characters."""
 
-KEPT = 1 << 17
-"""Number of subjects whose keys a vault keeps in memory; each takes about 400 bytes."""
+KEPT = 1 << 17  # number of subjects whose keys a vault keeps in memory; each takes about 400 bytes
 
 Owner: TypeAlias = tuple[bytes, ValueCipher | None]  # reference of a subject, None if it is erased
 
@@ -342,10 +341,8 @@ class SubjectVault:
 
     @hide_frames
     def _rewrap_batch(self, after: bytes) -> bytes | None:
-        """Wrap the keys of a batch under the newest KEK; return its last reference, if any.
-
-        Those of erased subjects, which someone may have put back, are not: they would open again.
-        """
+        """Wrap the keys of a batch under the newest KEK; return its last reference, if any."""
+        # Those of erased subjects, which someone may have put back, are not: they would open again.
         with self._changing() as keys:  # another rotation may have ended and begun since
             rows = self._database.page(_ROWS, after)
             opened = self._unwrap(rows)  # also those under the newest KEK: a check

@@ -34,14 +34,9 @@ class MetadataFile:
     """
 
     def __init__(
-        self,
-        path: str,
-        metadata: modcrypt.ags1.StandardKeyMetadata,
-        source: str,
-        destination: str,
-        *,
-        force: bool,
-    ) -> None:
+        self, path: str, metadata: modcrypt.ags1.StandardKeyMetadata, source: str, destination: str,
+        *, force: bool,
+    ) -> None:  # fmt: skip
         self._metadata, self._destination = metadata, destination
         self.encode: Encode = modcrypt.ags1.StandardKeyMetadata.encode
         self._target = self._place = os.path.realpath(path)
@@ -80,11 +75,9 @@ class MetadataFile:
         self._written = True
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
+        self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if not self._written:
             self._stack.__exit__(kind, error, trace)
         elif error is None:
@@ -106,19 +99,13 @@ def _local_path(path: str) -> str | None:
 
 
 def _identity(destination: str) -> Stamp | None:
-    """Return the stamp that distinguishes a file from its replacement; None for pipes and URLs.
-
-    A file that does not exist has an identity, too.
-    """
+    """Return the stamp that distinguishes a file from its replacement; None for pipes and URLs."""
+    # A file that does not exist has an identity, too.
     from modcrypt.io.places import Place
 
-    path = _local_path(destination)
-    if path is None or is_stream(destination):
+    if (path := _local_path(destination)) is None or is_stream(destination):
         return None
     return Place(None, path).stamp() or ()
-
-
-# --- files and pipes -----------------------------------------------------------------------------
 
 
 @contextmanager

@@ -49,8 +49,7 @@ from modcrypt.report.text import format_size
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
 
-_READ_BYTES = 4 << 20
-"""Bytes of plaintext read at once, enough to occupy several threads."""
+_READ_BYTES = 4 << 20  # bytes of plaintext read at once, enough to occupy several threads
 
 Progress = Callable[[int], None]
 
@@ -120,12 +119,8 @@ def ags1() -> None:
     """
 
 
-_NO_RECIPIENTS = {
-    "--to": "AGS1 has no recipients; pass --key, or --new-key-metadata with --kms",
-}
-_NO_IDENTITIES = {
-    "--identity": "AGS1 has no recipients; pass --key or --key-metadata-file",
-}
+_NO_RECIPIENTS = {"--to": "AGS1 has no recipients; pass --key, or --new-key-metadata with --kms"}
+_NO_IDENTITIES = {"--identity": "AGS1 has no recipients; pass --key or --key-metadata-file"}
 
 
 @ags1.command(cls=VerbCommand, epilog=_ENCRYPT_EXAMPLE, instead=_NO_RECIPIENTS)
@@ -145,17 +140,9 @@ _NO_IDENTITIES = {
 @_key_options
 @threads_option
 def encrypt(
-    *,
-    source: str,
-    destination: str,
-    new_key_metadata: str | None,
-    key_length: str | None,
-    master_key: str | None,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
-    **references: Any,
-) -> None:
+    *, source: str, destination: str, new_key_metadata: str | None, key_length: str | None,
+    master_key: str | None, force: bool, threads: int | None, as_json: bool, **references: Any,
+) -> None:  # fmt: skip
     """Encrypt SOURCE into the AGS1 stream DESTINATION.
 
     Both are paths, pipes, "-" for standard input and output, or, with fsspec installed, URLs. A
@@ -205,14 +192,9 @@ def encrypt(
 @_reading_options
 @threads_option
 def decrypt(
-    *,
-    source: str,
-    destination: str,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
+    *, source: str, destination: str, force: bool, threads: int | None, as_json: bool,
     **reading: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Decrypt the AGS1 stream SOURCE into DESTINATION.
 
     Both are paths, pipes, "-" for standard input and output, or, with fsspec installed, URLs. A
@@ -261,14 +243,11 @@ def inspect(*, file: str, as_json: bool) -> None:
         summary = modcrypt.ags1.inspect_ags1(source)
     header = summary.encrypted_length - summary.plaintext_length - summary.overhead
     sizes = {
-        "block_length": summary.block_length,
-        "blocks": summary.blocks,
-        "last_block_length": summary.last_block_length,
-        "header_bytes": header,
-        "plaintext_bytes": summary.plaintext_length,
-        "overhead_bytes": summary.overhead,
+        "block_length": summary.block_length, "blocks": summary.blocks,
+        "last_block_length": summary.last_block_length, "header_bytes": header,
+        "plaintext_bytes": summary.plaintext_length, "overhead_bytes": summary.overhead,
         "encrypted_bytes": summary.encrypted_length,
-    }
+    }  # fmt: skip
     if as_json:
         print_json("ags1.inspect", {"file": file, **sizes, "authenticated": False})
     else:
@@ -279,14 +258,9 @@ def inspect(*, file: str, as_json: bool) -> None:
 
 
 _TITLES = (
-    "block length",
-    "blocks",
-    "length of the last",
-    "header",
-    "+ plaintext",
-    "+ nonces and tags",
+    "block length", "blocks", "length of the last", "header", "+ plaintext", "+ nonces and tags",
     "= encrypted length",
-)
+)  # fmt: skip
 
 
 # --- keys and lengths ----------------------------------------------------------------------------
@@ -385,13 +359,9 @@ def _convert(
         more = work(progress)
     seconds = time.perf_counter() - started
     result = {
-        "source": source,
-        "destination": destination,
-        "source_bytes": source_size,
-        "destination_bytes": _file_size(destination),
-        "seconds": round(seconds, 6),
-        **more,
-    }
+        "source": source, "destination": destination, "source_bytes": source_size,
+        "destination_bytes": _file_size(destination), "seconds": round(seconds, 6), **more,
+    }  # fmt: skip
     if as_json:
         print_json("ags1.file", result)
     return result
@@ -407,11 +377,9 @@ def _file_size(path: str) -> int | None:
 
 
 def _encrypt_stream(
-    source: str | IO[bytes],
-    writer: modcrypt.ags1.Ags1Writer,
-    progress: Progress | None,
+    source: str | IO[bytes], writer: modcrypt.ags1.Ags1Writer, progress: Progress | None,
     kept: MetadataFile | None,
-) -> None:
+) -> None:  # fmt: skip
     """Encrypt all of the source, and write the key metadata before the stream is complete."""
     from modcrypt.ags1.layout import encrypted_length
     from modcrypt.io.sources import open_stream

@@ -117,8 +117,7 @@ def _locate(
     """Return the place of a dataset or inside it, and remember its name; a table may have none."""
     name, inside = lake.split(text)
     try:
-        place = lake.locate(name)
-        if place is None and inside and tables:
+        if (place := lake.locate(name)) is None and inside and tables:
             lake.locate(text)  # no dataset is in a table
     except (ValueError, OSError) as error:
         raise usage_error(error) from None

@@ -21,8 +21,7 @@ from modcrypt.runtime.plugins import DECLARATIONS, load_all
 KEYS = {"kms", "policy_file", "key", "column_key_refs"}
 """Parameters that name keys which a declaration names, too."""
 
-NAME = re.compile(r"[\w-]+")
-"""Names of datasets."""
+NAME = re.compile(r"[\w-]+")  # names of datasets
 
 _NAME_OR_TABLE = re.compile(rf"{NAME.pattern}(/[\w.-]+)?")
 """Names of datasets, and of tables of namespaces."""

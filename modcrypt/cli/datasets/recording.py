@@ -84,8 +84,7 @@ def _enter_all(
 
 def _refuse_table(path: str) -> None:
     """Raise a usage error for a path in an Iceberg table, whose files contain no wrapped keys."""
-    lake = find_lake()
-    if lake is None or lake.refusal is not None:
+    if (lake := find_lake()) is None or lake.refusal is not None:
         return
     if (table := lake.table_at(path, is_part=True)) is not None:
         raise click.UsageError(lake.advise(table, "modcrypt shred"))

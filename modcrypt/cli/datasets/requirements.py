@@ -49,8 +49,7 @@ def _choose_passphrase(declared: Declared, kms: str, given: str | None) -> str |
     from modcrypt.kms.key_references import absolute_reference
     from modcrypt.kms.keyring.keyring_uri import passphrase_of_uri
 
-    known = passphrase_of_uri(kms)
-    if known is None or given is None:
+    if (known := passphrase_of_uri(kms)) is None or given is None:
         return given
     are_files = given.startswith("file:") and known.startswith("file:")
     is_same = are_files and absolute_reference(given) == absolute_reference(known)
@@ -64,8 +63,7 @@ def declared_members(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Raise click.UsageError as `declared_settings`.
     """
-    declared = find_declared(None)
-    if declared is None:
+    if (declared := find_declared(None)) is None:
         return {}
     members: Mapping[str, Any] = _open_settings(declared, options).declared
     return members

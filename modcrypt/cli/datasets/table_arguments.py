@@ -50,8 +50,7 @@ def take_table(context: click.Context, parameter: click.Parameter, value: str | 
 def _find_table(text: str) -> Declared | None:
     """Return the dataset that an argument for a table names, or whose folder it is."""
     file, name = split_reference(text) or (None, text)
-    lake = find_lake(file)
-    if lake is None:
+    if (lake := find_lake(file)) is None:
         return None
     if file is None and (is_url(text) or os.path.lexists(text)):
         found = lake.table_at(text) if lake.refusal is None else None

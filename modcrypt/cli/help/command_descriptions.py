@@ -11,18 +11,12 @@ import click
 
 @dataclass(frozen=True)
 class CommandDescription:
-    """A command or group of commands.
+    """A command or group of commands."""
 
-    Attributes:
-        name: Full name, such as "modcrypt keys scan".
-        usage: What follows the name.
-        paragraphs: Purpose, of which the first paragraph is one sentence.
-        options: Names and texts of options, by the title of their group.
-    """
-
-    name: str
-    usage: str
-    paragraphs: tuple[str, ...]
+    name: str  # full name, such as "modcrypt keys scan"
+    usage: str  # what follows the name
+    paragraphs: tuple[str, ...]  # purpose, of which the first paragraph is one sentence
+    # Names and texts of options, by the title of their group.
     options: dict[str, tuple[tuple[str, str], ...]]
     examples: str
     commands: tuple[str, ...]

@@ -48,10 +48,8 @@ def _is_whole() -> bool:
 
 
 def _list_announcing(folder: str) -> list[str]:
-    """Return the metadata folders of the distributions in a folder that announce commands.
-
-    `importlib.metadata` finds the same; importing it takes longer than all of this.
-    """
+    """Return the metadata folders of the distributions in a folder that announce commands."""
+    # `importlib.metadata` finds the same; importing it takes longer than all of this.
     found = []
     with suppress(OSError):  # no folder, or one of someone else
         for name in os.listdir(folder):

@@ -84,21 +84,11 @@ another master key; a run that can be resumed
 @accept_option
 @audit_option
 def rotate(
-    *,
-    paths: tuple[str, ...],
-    key_id: str | None,
-    what: Literal["mek", "kek", "dek"],
-    new_master_keys: tuple[str, ...],
-    double_wrapping: bool | None,
-    prove: Literal["first", "all"],
-    record: str | None,
-    dry_run: bool,
-    accept_algorithms: tuple[str, ...],
-    jobs: int | None,
-    spark_master: str | None,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, paths: tuple[str, ...], key_id: str | None, what: Literal["mek", "kek", "dek"],
+    new_master_keys: tuple[str, ...], double_wrapping: bool | None, prove: Literal["first", "all"],
+    record: str | None, dry_run: bool, accept_algorithms: tuple[str, ...], jobs: int | None,
+    spark_master: str | None, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Add a version to a master key, or wrap file keys again.
 
     With --key and PATHs, both are done in this order. PATH is a file or a folder. Files whose keys
@@ -196,13 +186,9 @@ _FILE_PARAMETERS = {
 }  # fmt: skip
 
 
-# --- changes of a master key ---
-
-
 def admin_method(client: Any, method: str) -> Any:
     """Return the method of a client that manages master keys."""
-    bound_method = getattr(client, method, None)
-    if bound_method is None:
+    if (bound_method := getattr(client, method, None)) is None:
         verb = method.partition("_")[0]
         raise click.UsageError(
             f"modcrypt cannot {verb} keys of this key service; use the service's own tools"

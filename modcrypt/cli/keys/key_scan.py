@@ -95,9 +95,6 @@ def _scan_row(key: ScannedKey) -> tuple[str | None, ...]:
     return key.file, column, master, key.version, kek, key.storage
 
 
-# --- on Spark -----------------------------------------------------------------------------------
-
-
 def _scan_on_spark(
     master: str, paths: Sequence[str], options: dict[str, Any], *, as_json: bool
 ) -> int:

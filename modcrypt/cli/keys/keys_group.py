@@ -67,9 +67,6 @@ def keys() -> None:
     """
 
 
-# --- master keys ---------------------------------------------------------------------------------
-
-
 @keys.command(epilog=_CREATE_EXAMPLE)
 @click.argument("key_id", metavar="ID")
 @service_options
@@ -78,21 +75,14 @@ def keys() -> None:
     help="Create the keyring without a passphrase; anyone who can read the file has the keys.",
 )
 @key_option("Keyring only: import a key of 16, 24 or 32 bytes", "--import")
-def create(
-    *,
-    key_id: str,
-    plaintext: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def create(*, key_id: str, plaintext: bool, as_json: bool, **options: Any) -> None:
     """Create a master key, and the keyring if it does not exist.
 
     ID names the key, which has 256 bits. A keyring is one file, encrypted under a passphrase, or
     unencrypted with --plaintext.
     """
     settings = required_service(options)
-    is_keyring = settings.uri.startswith("file:")
-    if not is_keyring:
+    if not (is_keyring := settings.uri.startswith("file:")):
         refuse({"plaintext", "import"}, "this needs a keyring, --kms file:PATH")
     if plaintext:
         refuse({"passphrase"}, "--plaintext creates a keyring without a passphrase")

@@ -82,9 +82,6 @@ audit_option = shared_option(
 )
 
 
-# --- what they mean ------------------------------------------------------------------------------
-
-
 def service_settings(
     options: dict[str, Any], *, needed: bool = False, **more: Any
 ) -> Settings | None:
@@ -103,8 +100,7 @@ def service_settings(
         ValueError: The policy or the URI is invalid.
         OSError: The policy cannot be read.
     """
-    declared = find_declared(options.get("policy_file"))
-    if declared is None:
+    if (declared := find_declared(options.get("policy_file"))) is None:
         return named_service(options, needed=needed, **more)
     return dataset_settings(declared, options, more)
 
@@ -153,14 +149,10 @@ def named_service(options: dict[str, Any], *, needed: bool, **more: Any) -> Sett
         kms = _find_default_service()
     uri = find_service(kms, policy)
     return modcrypt.Settings(
-        kms=uri,
-        policy=policy,
-        passphrase=passphrase_reference(uri, options),
-        root=options.get("root"),
-        audit=options.get("audit"),
-        master_key_ids=tuple(options.get("master_keys") or ()),
-        **more,
-    )
+        kms=uri, policy=policy, passphrase=passphrase_reference(uri, options),
+        root=options.get("root"), audit=options.get("audit"),
+        master_key_ids=tuple(options.get("master_keys") or ()), **more,
+    )  # fmt: skip
 
 
 def _settings_of_keys(
@@ -238,9 +230,6 @@ def passphrase_reference(uri: str, options: dict[str, Any]) -> str | None:
 def runs_on_spark() -> bool:
     """Return whether the running command has the option --spark."""
     return click.get_current_context().params.get("spark_master") is not None
-
-
-# --- which options are given ---------------------------------------------------------------------
 
 
 def refuse(parameters: Collection[str], why: str) -> None:

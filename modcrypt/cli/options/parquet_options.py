@@ -82,16 +82,12 @@ sidecar_options = combine_options(
     rare_option("--allow-leaks", help="Encrypt despite what modcrypt leaks finds."),
 )
 exact_option = shared_option(
-    "--no-exact",
-    rare=True,
-    help="Do not keep or use what restores every byte.",
+    "--no-exact", rare=True, help="Do not keep or use what restores every byte."
 )
 output_options = cloup.option_group(
     "Output",
     shared_option(
-        "--keep-unknown-fields",
-        rare=True,
-        help="Keep unknown Thrift fields, perhaps statistics.",
+        "--keep-unknown-fields", rare=True, help="Keep unknown Thrift fields, perhaps statistics."
     ),
     force_option,
     threads_option,
@@ -187,8 +183,7 @@ def _parse_column_keys(values: tuple[str, ...]) -> dict[str, str]:
     """Return the references in `NAME=file:PATH`, `NAME=env:VARIABLE` and `NAME=fd:N` by name."""
     references: dict[str, str] = {}
     for value in values:
-        match = _COLUMN_KEY.fullmatch(value)
-        if match is None:
+        if (match := _COLUMN_KEY.fullmatch(value)) is None:
             raise click.UsageError(
                 "--column-key takes NAME=file:PATH, NAME=env:NAME or NAME=fd:N, never a key "
                 "itself (not repeated here), which other users could see"
@@ -264,10 +259,7 @@ def key_references(options: dict[str, Any]) -> dict[str, Any]:
                 f"{name} names a master key, but not all keys do; name the key service by --kms, "
                 "and master keys by --master-key and --column-master-key"
             )
-    return {
-        "footer_key": options["key"],
-        "column_keys": columns,
-    }
+    return {"footer_key": options["key"], "column_keys": columns}
 
 
 # --- what they mean ------------------------------------------------------------------------------
@@ -298,12 +290,10 @@ def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
     """
     options, typed = name_service(options)
     more = {"shared_aad_prefix": options["shared_aad_prefix"], **signing_references(options)}
-    declared = find_declared(options.get("policy_file"), writes=True)
-    if declared is not None:
+    if (declared := find_declared(options.get("policy_file"), writes=True)) is not None:
         refuse_declared(declared, _OF_A_DECLARATION)
         return dataset_settings(declared, options, more)
-    recipients = read_recipients(options)
-    if recipients:
+    if recipients := read_recipients(options):
         more["recipients"] = recipients
         refuse(_OF_EXPLICIT_KEYS, "files for recipients get fresh keys")
         refuse({"external_key_material"}, "recipients need keys inside the file")
@@ -324,8 +314,7 @@ def encryption_settings(options: dict[str, Any]) -> modcrypt.Settings:
         return settings
     policy = _make_policy(options)
     if options["master_key"] is None:
-        default = default_key(settings)
-        if default is None:
+        if (default := default_key(settings)) is None:
             raise click.UsageError(
                 "the URI names no master key for the footer; name it by --master-key ID"
             )

@@ -80,8 +80,7 @@ def read_signing_key(options: dict[str, Any]) -> SigningKey | None:
     Raise ValueError if the URI of a key service is invalid, or names no key; and KeyRetrievalError
     as `SigningKey.load` and `SigningKey.open`.
     """
-    references = signing_references(options)
-    if not references:
+    if not (references := signing_references(options)):
         return None
     from modcrypt.kms.signing.signing_keys import load_signing_key
 

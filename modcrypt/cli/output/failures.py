@@ -51,10 +51,7 @@ _OPTION_NAMES = (
     ('pass accept_algorithms=["AES_GCM_V1"]', "pass --accept-algorithm AES_GCM_V1"),
     ('pass accept_algorithms=["AES_GCM_CTR_V1"]', "pass --accept-algorithm AES_GCM_CTR_V1"),
     ("no identity of its recipients is given", "no --identity of its recipients is given"),
-    (
-        "no footer key is given",
-        "no --key is given, nor --identity, --kms or --policy",
-    ),
+    ("no footer key is given", "no --key is given, nor --identity, --kms or --policy"),
     (
         "pass require_encrypted=False and no AAD prefix to read it",
         "pass --allow-plaintext and no AAD prefix to schema, head or cat",
@@ -190,8 +187,7 @@ _UNKNOWN = re.compile(
 
 def suggest_columns(message: str) -> str:
     """Return a question for the first misspelt column that a message names; empty for others."""
-    match = _UNKNOWN.search(message)
-    if match is None:
+    if (match := _UNKNOWN.search(message)) is None:
         return ""
     known = match["known"].split(", ")
     hints = (suggest(name, known) for name in match["unknown"].split(", "))

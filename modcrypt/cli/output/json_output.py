@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-SCHEMAS = "json_schemas.json"
-"""Name of the file beside this module that describes each schema."""
+SCHEMAS = "json_schemas.json"  # name of the file beside this module that describes each schema
 
 
 def format_json(schema: str, fields: Mapping[str, Any]) -> str:

@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-SHOW_AFTER = 1.0
-"""Seconds of work before a bar is worth showing."""
-
-REFRESH_EVERY = 0.1
-"""Seconds between two drawings of the bar."""
+SHOW_AFTER = 1.0  # seconds of work before a bar is worth showing
+REFRESH_EVERY = 0.1  # seconds between two drawings of the bar
 
 
 @contextmanager
@@ -76,8 +73,7 @@ class _Bar:
 
     def update(self, done: int, total: int | None = None, files_done: int = 0) -> None:
         self._total = self._total if total is None else total
-        now = time.monotonic()
-        if now < self._next:
+        if (now := time.monotonic()) < self._next:
             return
         self._next = now + REFRESH_EVERY
         if self._shown is None:
@@ -103,16 +99,10 @@ class _Bar:
             files = progress.TextColumn(f"{{task.fields[files]}}/{self._of_files} files")
             counts = files, *counts
         bar = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            *counts,
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+            progress.TextColumn("{task.description}"), progress.BarColumn(), *counts,
+            progress.TimeRemainingColumn(), console=Console(stderr=True), auto_refresh=False,
+            transient=True, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
         task = bar.add_task(self._verb, total=self._total, rate=0.0, files=0)
         bar.start()
         return bar, task

@@ -46,9 +46,6 @@ def validate_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield batch
 
 
-# --- values --------------------------------------------------------------------------------------
-
-
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     """Return the rows of a batch as values for JSON."""
     names, columns = batch.schema.names, map(_to_json_values, batch.columns)
@@ -154,9 +151,6 @@ def _number(value: float | str) -> float | str:
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
-
-
-# --- whole outputs -------------------------------------------------------------------------------
 
 
 def format_rows(

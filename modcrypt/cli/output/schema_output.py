@@ -37,11 +37,8 @@ class ColumnKind:
     def fields(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         return {
-            "column": self.path,
-            "type": self.kind,
-            "key": self.key,
-            "master_key": self.master_key,
-        }
+            "column": self.path, "type": self.kind, "key": self.key, "master_key": self.master_key,
+        }  # fmt: skip
 
 
 def columns_of(file: OpenFile) -> list[ColumnKind]:
@@ -63,17 +60,12 @@ def columns_of(file: OpenFile) -> list[ColumnKind]:
 def _key_of_chunk(chunk: ThriftStruct | None) -> tuple[str | None, str | None]:
     if chunk is None:
         return None, None
-    crypto = chunk.crypto_metadata
-    if crypto is None:
+    if (crypto := chunk.crypto_metadata) is None:
         return PLAINTEXT, None
-    own = crypto.ENCRYPTION_WITH_COLUMN_KEY
-    if own is None:
+    if (own := crypto.ENCRYPTION_WITH_COLUMN_KEY) is None:
         return FOOTER_KEY, None
     material = try_decode_metadata(own.key_metadata)
     return COLUMN_KEY, material.master_key_id if isinstance(material, KeyMaterial) else None
-
-
-# --- the Arrow schema -----------------------------------------------------------------------------
 
 
 def fields_of(schema: pa.Schema, partitions: pa.Schema) -> list[dict[str, Any]]:
@@ -105,8 +97,6 @@ def arrow_rows(
             yield f"  {column.path}", column.kind, None, column.under
 
 
-# --- the Parquet schema ---------------------------------------------------------------------------
-
 _REPETITIONS = {0: "required", 1: "optional", 2: "repeated"}
 
 
@@ -119,8 +109,7 @@ def parquet_text(schema: list[ThriftStruct], columns: Sequence[ColumnKind]) -> s
         left[-1] -= 1
         indent = "  " * len(left)
         what = f"{indent}{_REPETITIONS.get(element.repetition_type or 0, 'unknown')} "
-        column = leaves.get(number)
-        if column is not None:
+        if (column := leaves.get(number)) is not None:
             under = "" if column.under is None else f"  # {printable(column.under)}"
             physical, space, logical = column.kind.partition(" ")
             lines.append(f"{what}{physical} {_element_name(element)}{space}{logical};{under}")

@@ -34,8 +34,7 @@ def paint(text: str, style: str, stream: TextIO | None) -> str:
 
 def wrap_words(text: str, stream: TextIO | None) -> str:
     """Return a text in lines that end between words, if a stream is a terminal."""
-    width = width_of(stream)
-    if width is None:
+    if (width := width_of(stream)) is None:
         return text
     return textwrap.fill(
         text, max(width, 20), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False

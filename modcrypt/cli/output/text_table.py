@@ -12,8 +12,7 @@ from rich.cells import cell_len, set_cell_size
 
 from modcrypt.errors import escape_ci_commands, printable
 
-WIDEST = 40
-"""Largest width of a value in a table of rows; longer values are cut."""
+WIDEST = 40  # largest width of a value in a table of rows; longer values are cut
 
 
 def format_cell(value: Any) -> str:
@@ -27,12 +26,9 @@ def format_cell(value: Any) -> str:
 
 
 def align_cells(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Collection[int] = (),
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = (),
     width: int | None = None,
-) -> tuple[str, int]:
+) -> tuple[str, int]:  # fmt: skip
     """Align cells under the titles of their columns, all without control characters.
 
     `right` numbers the columns aligned to the right. Return lines of at most `width`, None for no
@@ -52,11 +48,7 @@ def align_cells(
 
 
 def wrap_cells(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Collection[int] = (),
-    width: int,
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width: int
 ) -> str:
     """Align cells, and wrap columns of text so that lines fit a width.
 
@@ -73,8 +65,7 @@ def wrap_cells(
     return "\n".join(lines)
 
 
-NARROWEST = 6
-"""Smallest width of a column whose text is wrapped."""
+NARROWEST = 6  # smallest width of a column whose text is wrapped
 
 
 def _fit_widths(natural: Sequence[int], right: Collection[int], room: int) -> list[int]:

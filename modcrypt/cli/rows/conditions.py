@@ -90,8 +90,7 @@ def _split_name(text: str, known: Mapping[str, Field]) -> tuple[str, str, str]:
 def _split_value(text: str) -> tuple[str, str | None, str | None]:
     """Split a value from the word `and` or `or` after it, and from the text after that word."""
     quoted = _QUOTED_VALUE.match(text)
-    match = _WORD.search(text, quoted.end() if quoted else 0)
-    if match is None:
+    if (match := _WORD.search(text, quoted.end() if quoted else 0)) is None:
         return text.strip(), None, None
     return text[: match.start()].strip(), match[1].lower(), text[match.end() :]
 

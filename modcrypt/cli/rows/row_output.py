@@ -29,11 +29,7 @@ safe_option = shared_option(
 def row_options(order: str, condition: str) -> Callable[[F], F]:
     """Return the options that select rows and columns; the arguments are parts of help texts."""
     return combine_options(
-        option(
-            "--column NAME...",
-            "columns",
-            help="Read only this column or group. Repeatable.",
-        ),
+        option("--column NAME...", "columns", help="Read only this column or group. Repeatable."),
         rare_option(
             "--columns NAME,NAME", "listed", help=f"Read only these columns, in {order} order."
         ),
@@ -116,8 +112,7 @@ def print_rows(kinds: pa.Schema, rows: Sequence[dict[str, Any]]) -> None:
     print_line(f"{paint(head, BOLD, sys.stdout)}{line}{body}")
     if hidden:
         click.echo(
-            f"modcrypt: {hidden} more columns do not fit; select columns by --column NAME",
-            err=True,
+            f"modcrypt: {hidden} more columns do not fit; select columns by --column NAME", err=True
         )
 
 
@@ -142,10 +137,8 @@ def print_row_count(rows: int, output: str | None) -> None:
 
 
 def _print_pieces(pieces: Iterator[tuple[bytes, int]]) -> int:
-    """Write to stdout; end quietly if the reader has closed it, and report incomplete output.
-
-    All other output must go to stderr from then on.
-    """
+    """Write to stdout; end quietly if the reader has closed it, and report incomplete output."""
+    # All other output must go to stderr from then on.
     out = sys.stdout.buffer
     escape = _escape_for_terminal if sys.stdout.isatty() else bytes
     total = 0

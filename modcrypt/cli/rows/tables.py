@@ -48,7 +48,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
     from modcrypt.parquet.arrow.parquet_file import ParquetFile
 
-# --- options that they share ---------------------------------------------------------------------
 
 _file_options = combine_options(
     decryption_options,
@@ -68,14 +67,9 @@ class _Reading:
     """The source and properties of a command that reads files."""
 
     def __init__(
-        self,
-        where: str,
-        *,
-        aad_prefix_template: str | None,
-        expected_parts: int | None,
-        allow_plaintext: bool,
-        **reading: Any,
-    ) -> None:
+        self, where: str, *, aad_prefix_template: str | None, expected_parts: int | None,
+        allow_plaintext: bool, **reading: Any,
+    ) -> None:  # fmt: skip
         settings = decryption_settings(reading)
         if allow_plaintext:
             settings = settings.evolve(require_encrypted=False)
@@ -112,8 +106,6 @@ class _Reading:
             arguments["filters"] = parse_conditions(conditions, types)
         return arguments
 
-
-# --- schema --------------------------------------------------------------------------------------
 
 _SCHEMA_EXAMPLE = """\b
 Examples: with only the footer key; with a keyring, in Parquet's form
@@ -169,8 +161,6 @@ def schema(*, path: str, as_parquet: bool, as_json: bool, **reading: Any) -> Non
         print_line(format_table(titles, arrow_rows(fields, columns), left=(0, 1, 2, 3)))
 
 
-# --- head ----------------------------------------------------------------------------------------
-
 _HEAD_EXAMPLE = """\b
 Examples: the first five rows of two columns; rows of one day
   modcrypt head -n 5 --columns id,price --key file:footer.key \\
@@ -188,15 +178,9 @@ _HEAD_ROWS = 65536  # rows per batch
 @_row_options
 @_file_options
 def head(
-    *,
-    path: str,
-    count: int,
-    columns: tuple[str, ...],
-    listed: str | None,
-    conditions: tuple[str, ...],
-    as_json: bool,
-    **reading: Any,
-) -> None:
+    *, path: str, count: int, columns: tuple[str, ...], listed: str | None,
+    conditions: tuple[str, ...], as_json: bool, **reading: Any,
+) -> None:  # fmt: skip
     """Show the first rows of FILE, or of the files in DIR.
 
     head cuts long values and drops columns that do not fit the terminal; --json prints everything.
@@ -224,8 +208,6 @@ def _read_schema(read: _Reading, arguments: dict[str, Any]) -> pa.Schema:
     return modcrypt.read_table(read.where, read.properties, **nothing, **read.parts).schema
 
 
-# --- cat -----------------------------------------------------------------------------------------
-
 _CAT_EXAMPLE = """\b
 Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow stream
   modcrypt cat --kms file:lake.keyring orders.kms.parquet
@@ -242,18 +224,9 @@ Examples: all rows as lines of JSON; two columns for a spreadsheet; an Arrow str
 @_row_options
 @_file_options
 def cat(
-    *,
-    path: str,
-    form: str,
-    output: str | None,
-    columns: tuple[str, ...],
-    listed: str | None,
-    conditions: tuple[str, ...],
-    safe: bool,
-    force: bool,
-    as_json: bool,
-    **reading: Any,
-) -> None:
+    *, path: str, form: str, output: str | None, columns: tuple[str, ...], listed: str | None,
+    conditions: tuple[str, ...], safe: bool, force: bool, as_json: bool, **reading: Any,
+) -> None:  # fmt: skip
     """Write the rows of FILE or DIR as JSON lines, CSV or Arrow.
 
     Dates and times are ISO 8601, decimals text, bytes base64. Data encrypted with AES_GCM_V1 is

@@ -50,9 +50,6 @@ Examples: all keys and what they open; files under one key
   modcrypt iceberg tree --kms file:lake.keyring --protected-by lake lake/orders"""
 
 
-# --- verify --------------------------------------------------------------------------------------
-
-
 @verb(epilog=_VERIFY_EXAMPLE)
 @table_argument
 @option(
@@ -65,16 +62,9 @@ Examples: all keys and what they open; files under one key
 @html_options
 @table_options
 def verify(
-    *,
-    where: str,
-    snapshots: tuple[str, ...],
-    strict: bool,
-    jobs: int | None,
-    html: str | None,
-    force: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, where: str, snapshots: tuple[str, ...], strict: bool, jobs: int | None, html: str | None,
+    force: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Verify that all files of the table are authentic.
 
     verify checks every tag of every file that the table's snapshots reach, and that all of them
@@ -127,9 +117,6 @@ def _print_verification(verification: TableVerification) -> None:
     print_list("Orphan files:", [orphan.path for orphan in verification.orphans or ()])
 
 
-# --- tree ----------------------------------------------------------------------------------------
-
-
 @verb(epilog=_TREE_EXAMPLE)
 @needs_one_of("version", "protected_by")
 @exclude_each_other("html", "protected_by")
@@ -144,16 +131,9 @@ def _print_verification(verification: TableVerification) -> None:
 @html_options
 @table_options
 def tree(
-    *,
-    where: str,
-    protected_by: str | None,
-    version: str | None,
-    jobs: int | None,
-    html: str | None,
-    force: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, where: str, protected_by: str | None, version: str | None, jobs: int | None,
+    html: str | None, force: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Draw the table's keys and the files that they open.
 
     Data files are not opened. The exit code is 1 if a manifest could not be read, because the tree

@@ -85,9 +85,6 @@ def iceberg() -> None:
     """
 
 
-# --- listings ------------------------------------------------------------------------------------
-
-
 @iceberg.command(epilog=_KEYS_EXAMPLE)
 @table_argument
 @listing_options
@@ -142,10 +139,7 @@ def _format_value(value: Any) -> Any:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
-# --- rows ----------------------------------------------------------------------------------------
-
-_TABLE_ROWS = 10
-"""Default number of rows in the format table."""
+_TABLE_ROWS = 10  # default number of rows in the format table
 
 
 @iceberg.command(epilog=_SCAN_EXAMPLE)
@@ -172,23 +166,11 @@ _TABLE_ROWS = 10
 )
 @table_options
 def scan(
-    *,
-    where: str,
-    snapshot: str | None,
-    as_of: datetime.datetime | None,
-    columns: tuple[str, ...],
-    listed: str | None,
-    conditions: tuple[str, ...],
-    count: int | None,
-    form: str | None,
-    output: str | None,
-    safe: bool,
-    force: bool,
-    restrictions: str | None,
-    on_erased: Literal["skip", "raise"],
-    as_json: bool,
-    **options: Any,
-) -> None:
+    *, where: str, snapshot: str | None, as_of: datetime.datetime | None, columns: tuple[str, ...],
+    listed: str | None, conditions: tuple[str, ...], count: int | None, form: str | None,
+    output: str | None, safe: bool, force: bool, restrictions: str | None,
+    on_erased: Literal["skip", "raise"], as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Print rows of the table.
 
     Deleted rows are left out, and every page is authenticated. Rows may already be on stdout when

@@ -125,8 +125,7 @@ def open_selected_table(where: str, options: dict[str, Any], **more: Any) -> Ice
     `more` has other arguments of `open_table` and `load_table`. Raise click.UsageError if the
     options contradict each other, and ModcryptError, ValueError or OSError as `open_table`.
     """
-    restrictions = declared_table().get("read_restrictions")
-    if restrictions is not None:
+    if (restrictions := declared_table().get("read_restrictions")) is not None:
         if more.get("read_restrictions") is not None:
             raise click.UsageError(
                 "--read-restrictions contradicts the declaration, which restricts reading already"
@@ -188,13 +187,10 @@ def opening_arguments(options: dict[str, Any]) -> dict[str, Any]:
     return {
         "location_map": parse_location_map(options["location_map"]),
         "key_store": open_key_store(options["key_store"]),
-        "require_encrypted": not options["allow_plaintext"],
-        "table_uuid": options["table_uuid"],
-        "at_least": options["at_least"],
-        "master_key_ids": options["master_keys"] or None,
-        "signed_by": read_signers(options),
-        "seal_at_least": options["seal_at_least"] or 1,
-    }
+        "require_encrypted": not options["allow_plaintext"], "table_uuid": options["table_uuid"],
+        "at_least": options["at_least"], "master_key_ids": options["master_keys"] or None,
+        "signed_by": read_signers(options), "seal_at_least": options["seal_at_least"] or 1,
+    }  # fmt: skip
 
 
 def parse_location_map(mapped: Sequence[str]) -> dict[str, str]:

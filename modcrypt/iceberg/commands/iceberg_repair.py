@@ -57,15 +57,9 @@ Examples: what would be deleted; delete the table
 @table_options
 @sign_options
 def repair(
-    *,
-    where: str,
-    drop_lost: bool,
-    trust_plaintext: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    *, where: str, drop_lost: bool, trust_plaintext: bool, dry_run: bool, yes: bool, as_json: bool,
     **options: Any,
-) -> int:
+) -> int:  # fmt: skip
     """Restore lost keys of snapshots, and encrypt manifests that are in plaintext.
 
     Iceberg's Java 1.11 loses keys when commits collide. A key from an older metadata.json is
@@ -142,15 +136,9 @@ def _print_manifests(done: RepairedManifests | None) -> None:
 )
 @table_options
 def remove_orphans(
-    *,
-    where: str,
-    older_than: timedelta,
-    foreign: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    *, where: str, older_than: timedelta, foreign: bool, dry_run: bool, yes: bool, as_json: bool,
     **options: Any,
-) -> int:
+) -> int:  # fmt: skip
     """Remove files in the table's folder that no snapshot reaches.
 
     Interrupted writes leave them behind. No metadata.json is removed, nor a file in the folder of
@@ -180,9 +168,6 @@ def remove_orphans(
     return int(bool(done.left))
 
 
-# --- purge ---------------------------------------------------------------------------------------
-
-
 @verb(epilog=_PURGE_EXAMPLE)
 @table_argument
 @option(
@@ -194,13 +179,7 @@ def remove_orphans(
 @table_options
 @sign_options
 def purge(
-    *,
-    where: str,
-    unregistered: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    **options: Any,
+    *, where: str, unregistered: bool, dry_run: bool, yes: bool, as_json: bool, **options: Any
 ) -> int:
     """Drop the table from its catalog, and delete its files and its KEKs in the key store.
 

@@ -55,8 +55,6 @@ snapshots of a week, and the last 9
   modcrypt iceberg expire --kms file:lake.keyring --keep 8744736658442914487 --yes lake/orders
   modcrypt iceberg expire --kms file:lake.keyring --older-than 7d --keep-last 9 --yes lake/orders"""
 
-# --- rotate --------------------------------------------------------------------------------------
-
 
 @verb(epilog=_ROTATE_EXAMPLE)
 @click.argument("what", metavar="mek|kek|dek", type=click.Choice(["mek", "kek", "dek"]))
@@ -72,19 +70,10 @@ snapshots of a week, and the last 9
 @table_options
 @sign_options
 def rotate(
-    *,
-    what: Literal["mek", "kek", "dek"],
-    where: str | None,
-    namespace: str | None,
-    new_master_key: str | None,
-    encrypt_plaintext: bool,
-    yes: bool,
-    prove: Prove,
-    dry_run: bool,
-    spark_master: str | None,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, what: Literal["mek", "kek", "dek"], where: str | None, namespace: str | None,
+    new_master_key: str | None, encrypt_plaintext: bool, yes: bool, prove: Prove, dry_run: bool,
+    spark_master: str | None, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Rotate the table's keys in one commit.
 
     Older versions keep their old keys until they are expired. With --sign, the new version is
@@ -201,9 +190,6 @@ def _print_rotation(done: TableRotation, as_json: bool) -> None:
         click.echo(f"modcrypt: {printable(use_option_names(done.advice))}", err=True)
 
 
-# --- prune ---------------------------------------------------------------------------------------
-
-
 @verb(epilog=_PRUNE_EXAMPLE)
 @table_argument
 @table_options
@@ -227,9 +213,6 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     entries = format_count(len(done.entries), "key of a manifest list")
     kept = format_count(done.kept, "key")
     print_line(f"{keks} and {entries} {verb}, {done.saved:,} bytes; {kept} kept")
-
-
-# --- expire --------------------------------------------------------------------------------------
 
 
 @verb(epilog=_EXPIRE_EXAMPLE)
@@ -260,17 +243,9 @@ def prune(*, where: str, dry_run: bool, as_json: bool, **options: Any) -> None:
 @table_options
 @sign_options
 def expire(
-    *,
-    where: str,
-    keep: tuple[int, ...],
-    older_than: timedelta | None,
-    keep_last: int | None,
-    drop_refs: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, where: str, keep: tuple[int, ...], older_than: timedelta | None, keep_last: int | None,
+    drop_refs: bool, dry_run: bool, yes: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Drop old snapshots, and the files that only they need.
 
     Settings of branches and tags apply, as in Iceberg's Java. Staged snapshots are kept. A table

@@ -50,8 +50,7 @@ def seal(
     """
     from modcrypt.iceberg import seal_table
 
-    key = read_signing_key(options)
-    if key is None:
+    if (key := read_signing_key(options)) is None:
         raise click.UsageError("no signing key is named; use --sign")
     if accept:
         confirm("signs the table as others may have changed it since the last seal", yes)

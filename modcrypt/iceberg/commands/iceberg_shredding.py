@@ -40,15 +40,9 @@ Examples: what would be lost; erase a tenant, for a request
 @table_options
 @sign_options
 def shred(
-    *,
-    where: str,
-    given: tuple[str, ...],
-    request: str | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, where: str, given: tuple[str, ...], request: str | None, dry_run: bool, yes: bool,
+    as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Make a partition of the table unreadable for good, in all snapshots.
 
     The KEKs of the partition are removed from the table and its key store, and older metadata.json

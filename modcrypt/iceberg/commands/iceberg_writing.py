@@ -97,8 +97,7 @@ def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
     catalog = open_catalog(values["catalog"], values["catalog_name"], create=True)
     identifier = None if catalog is None else parse_identifier(where)
     if catalog is not None and identifier is not None:
-        namespace = identifier[:-1]
-        if not namespace:
+        if not (namespace := identifier[:-1]):
             raise click.UsageError("in a catalog, TABLE is NAMESPACE.TABLE")
         catalog.create_namespace_if_not_exists(namespace)
     return {
@@ -117,9 +116,6 @@ def _new_table_arguments(where: str, options: dict[str, Any]) -> dict[str, Any]:
 _NEW_TABLE_PARAMETERS = (
     "master_key", "folder", "key_length", "properties", "catalog", "catalog_name", "key_store",
 )  # fmt: skip
-
-
-# --- create --------------------------------------------------------------------------------------
 
 
 @verb(epilog=_CREATE_EXAMPLE)
@@ -192,9 +188,6 @@ def _partition_spec(partitions: Sequence[str], schema: pa.Schema) -> PartitionSp
     return PartitionSpec(*fields)
 
 
-# --- append --------------------------------------------------------------------------------------
-
-
 @verb(epilog=_APPEND_EXAMPLE)
 @table_argument
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
@@ -238,9 +231,6 @@ def _open_parquet(file: str) -> Any:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file) from None
 
 
-# --- encrypt -------------------------------------------------------------------------------------
-
-
 @verb(epilog=_ENCRYPT_EXAMPLE)
 @click.argument("source", metavar="SOURCE")
 @table_argument
@@ -253,15 +243,9 @@ def _open_parquet(file: str) -> Any:
 @location_map_option
 @_new_table_options
 def encrypt(
-    *,
-    source: str,
-    where: str,
-    source_catalog: str | None,
-    history: bool,
-    location_map: tuple[str, ...],
-    as_json: bool,
-    **options: Any,
-) -> None:
+    *, source: str, where: str, source_catalog: str | None, history: bool,
+    location_map: tuple[str, ...], as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Encrypt a plaintext table into a new one.
 
     SOURCE is its metadata.json or its folder, TABLE the new table. Files are encrypted page by

@@ -166,9 +166,6 @@ def _reveal(value: Any) -> Any:
     return value() if isinstance(value, Secret) else value
 
 
-# --- the container -------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _Cursor:
     data: Sliceable = field(repr=False)

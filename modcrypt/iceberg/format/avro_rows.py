@@ -18,8 +18,7 @@ import pyarrow as pa
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_schemas import AvroType
 
-FIELD_ID = b"PARQUET:field_id"
-"""Key under which PyArrow stores a field's id."""
+FIELD_ID = b"PARQUET:field_id"  # key under which PyArrow stores a field's id
 
 Convert = Callable[[Sequence[Any]], pa.Array]
 ConvertRows = Callable[[Sequence[dict[str, Any]]], pa.RecordBatch]

@@ -175,8 +175,7 @@ class _Types:
     def _look_up(self, name: str, space: str) -> AvroType:
         if name in _LEAST:
             return AvroType(name, (), name, _LEAST[name])
-        known = self._known.get(name if "." in name else f"{space}.{name}")
-        if known is None:
+        if (known := self._known.get(name if "." in name else f"{space}.{name}")) is None:
             raise self._schema_error()
         return known
 

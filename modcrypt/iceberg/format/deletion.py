@@ -18,16 +18,14 @@ from modcrypt.io.sources import open_source_at
 from modcrypt.io.threads import in_threads
 from modcrypt.kms.signing.ledger import is_of_seal
 
-JOBS = 4
-"""Number of files read or deleted concurrently."""
+JOBS = 4  # number of files read or deleted concurrently
 
 METADATA = re.compile(r".*\.metadata\.json(\.gz)?", re.DOTALL)
 """Pattern of names of metadata.json files, compressed or not."""
 
 HINT = "version-hint.text"
 
-_MARKER = ".purge"
-"""End of the name of a purge's marker, after the name of a metadata.json."""
+_MARKER = ".purge"  # end of the name of a purge's marker, after the name of a metadata.json
 
 
 class Rule(StrEnum):

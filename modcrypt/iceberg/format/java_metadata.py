@@ -41,8 +41,7 @@ _SPEC = _Form(
     ("spec-id", "fields"), {"fields": _Form(("name", "transform", "source-id", "field-id"))}
 )
 _SORT_ORDER = _Form(
-    ("order-id", "fields"),
-    {"fields": _Form(("transform", "source-id", "direction", "null-order"))},
+    ("order-id", "fields"), {"fields": _Form(("transform", "source-id", "direction", "null-order"))}
 )
 _KEY = _Form(("key-id", "encrypted-key-metadata", "encrypted-by-id", "properties"))
 _SNAPSHOT = _Form((

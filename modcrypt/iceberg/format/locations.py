@@ -60,12 +60,10 @@ class Locations:
         return cls({prefix: where.resolve() for prefix, where in ordered.items()})
 
     def _own_folder(self, location: str, folder: Place) -> Place:
-        """Return the folder that a table's location stands for: the table's folder.
-
-        If the map covers the location and leads to a folder that contains the table's folder, the
-        map applies instead: nobody signs the location, and a forged one would separate files from
-        references that name them by another prefix.
-        """
+        """Return the folder that a table's location stands for: the table's folder."""
+        # If the map covers the location and leads to a folder that contains the table's folder, the
+        # map applies instead: nobody signs the location, and a forged one would separate files from
+        # references that name them by another prefix.
         covering = self.prefix(location)
         if covering is None or plain_location(covering) == plain_location(location):
             return folder
@@ -80,8 +78,7 @@ class Locations:
 
     def _find(self, location: str) -> tuple[Place, str]:
         """Return the folder of a location, and the path in that folder."""
-        prefix = self.prefix(location)
-        if prefix is None:
+        if (prefix := self.prefix(location)) is None:
             raise FormatError(
                 f"the location {location!r} is outside of the table, and modcrypt does not follow "
                 f"locations from files: map its beginning to a folder with location_map"
@@ -138,11 +135,8 @@ class Locations:
 
 _MATCHES_ALL = "is empty, so that it would match every location"
 
-_END = ("/", "")
-"""Texts that may follow a prefix in a location: a slash, or nothing."""
-
-_MAX_FOLDERS = 1 << 12
-"""Number of folders whose keys are kept."""
+_END = ("/", "")  # texts that may follow a prefix in a location: a slash, or nothing
+_MAX_FOLDERS = 1 << 12  # number of folders whose keys are kept
 
 _LEADS_OUT = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|\x00")
 """A part of a path that is empty, `.` or `..`; or a NUL."""

@@ -65,16 +65,13 @@ _NAMING = frozenset(
 
 _DEFAULTS = ("initial-default", "write-default")
 
-_INNER = ("fields", "element", "key", "value", "type")
-"""Members of a type that hold other types."""
+_INNER = ("fields", "element", "key", "value", "type")  # members of a type that hold other types
 
 
 def _differs(
-    listed: Sequence[Mapping[str, Any]],
-    id_name: str,
-    own: tuple[int, Any],
+    listed: Sequence[Mapping[str, Any]], id_name: str, own: tuple[int, Any],
     essence: Callable[[Any], Any],
-) -> bool:
+) -> bool:  # fmt: skip
     """Return whether metadata.json has another definition under an id; a missing one is none."""
     try:
         return any(
@@ -158,10 +155,8 @@ def _spec_essence(spec: Any) -> Any:
 
 
 def _sources(field: Mapping[str, Any]) -> Any:
-    """Return the source columns of a partition field; version 3 allows a list of them.
-
-    Readers disagree on a field that has both a single source and a list.
-    """
+    """Return the source columns of a partition field; version 3 allows a list of them."""
+    # Readers disagree on a field that has both a single source and a list.
     single, listed = field.get("source-id"), field.get("source-ids")
     others = [source for source in listed if source != single] if isinstance(listed, list) else []
     return others if single is None else [single, *others]

@@ -49,11 +49,8 @@ R = TypeVar("R")
 Choose: TypeAlias = Callable[[list[Values], Mapping[int, str]], list[Values]]
 """A function that returns those rows of a block that are wanted, by `partition_names`."""
 
-FILE_KINDS = ("data", "position deletes", "equality deletes")
-"""Kinds of files by their content."""
-
-DELETES = 1
-"""Content of a manifest of delete files; the content of other manifests is `DATA`."""
+FILE_KINDS = ("data", "position deletes", "equality deletes")  # kinds of files by their content
+DELETES = 1  # content of a manifest of delete files; the content of other manifests is `DATA`
 
 MAX_RATIO, ALWAYS_READ = 64, 4 << 20
 """Maximum expansion of a manifest by decompression, and decompressed bytes that any may have.
@@ -144,25 +141,18 @@ def _manifest_file(row: dict[str, Any], name: str) -> ManifestFile:
     for number in ("sequence_number", "min_sequence_number"):  # those of version 1 have none
         row[number] = _typed_value(row, number, int, name, otherwise=0)
     return ManifestFile(
-        _typed_value(row, "manifest_path", str, name),
-        _size(row, "manifest_length", name),
+        _typed_value(row, "manifest_path", str, name), _size(row, "manifest_length", name),
         _typed_value(row, "partition_spec_id", int, name),
-        _one_of(row, "content", (DATA, DELETES), name, otherwise=DATA),
-        row["sequence_number"],
-        _typed_value(row, "added_snapshot_id", int, name),
-        _hide_key(row, name),
-        row,
-    )
+        _one_of(row, "content", (DATA, DELETES), name, otherwise=DATA), row["sequence_number"],
+        _typed_value(row, "added_snapshot_id", int, name), _hide_key(row, name), row,
+    )  # fmt: skip
 
 
 @hide_frames
 def read_manifest(
-    data: bytes,
-    manifest: ManifestFile,
-    name: str,
-    metadata: TableMetadata | None = None,
+    data: bytes, manifest: ManifestFile, name: str, metadata: TableMetadata | None = None,
     choose: Choose | None = None,
-) -> Iterator[FileEntry]:
+) -> Iterator[FileEntry]:  # fmt: skip
     """Read the plaintext of a manifest; `manifest` is its row in the manifest list.
 
     All rows are checked at once. Those that `choose` returns become entries when they are needed:
@@ -263,9 +253,6 @@ def _check_values(values: Values, where: str) -> None:
     _typed_value(row, "key_metadata", bytes, where, otherwise=None)
 
 
-# --- fields by their ids -------------------------------------------------------------------------
-
-
 def _field(schema: Mapping[str, Any], field_id: int) -> Any:
     return next((field for field in schema["fields"] if _id(field) == field_id), None)
 
@@ -309,8 +296,7 @@ def _typed_value(
     row: Mapping[str, Any], name: str, kind: type, where: str, *, otherwise: Any = _REQUIRED
 ) -> Any:
     """Return a value of a row, or `otherwise` if it is null or the field does not exist."""
-    value = row.get(name)
-    if value is None and otherwise is not _REQUIRED:
+    if (value := row.get(name)) is None and otherwise is not _REQUIRED:
         return otherwise
     if type(value) is not kind:
         raise FormatError(f"{where}: {name} of a row is missing or is of another type")
@@ -334,13 +320,9 @@ def _size(row: Mapping[str, Any], name: str, where: str) -> int:
 
 
 def _one_of(
-    row: Mapping[str, Any],
-    name: str,
-    values: Sequence[int],
-    where: str,
-    *,
+    row: Mapping[str, Any], name: str, values: Sequence[int], where: str, *,
     otherwise: Any = _REQUIRED,
-) -> int:
+) -> int:  # fmt: skip
     value: int = _typed_value(row, name, int, where, otherwise=otherwise)
     if value not in values:
         raise FormatError(f"{where}: {name} of a row has the invalid value {value}")

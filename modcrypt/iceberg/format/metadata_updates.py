@@ -87,8 +87,7 @@ def is_applied(updates: Sequence[Update], metadata: TableMetadata) -> bool:
     snapshots = {snapshot.id for snapshot in metadata.snapshots}
     replaced = {update.get("key-id") for update in updates}
     for update in updates:
-        action = update["action"]
-        if action == "add-encryption-key":
+        if (action := update["action"]) == "add-encryption-key":
             wanted = update["encryption-key"]
             key = metadata.keys.get(wanted["key-id"])
             if key is None or (wanted["key-id"] in replaced and key.document() != wanted):

@@ -59,8 +59,7 @@ def spec_of(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
 
 def name_mapping(metadata: TableMetadata) -> NameMapping | None:
     """Return the name mapping for fields of files without field ids, if the table has one."""
-    text = metadata.properties.get("schema.name-mapping.default")
-    if text is None:
+    if (text := metadata.properties.get("schema.name-mapping.default")) is None:
         return None
     with as_format_errors(metadata.name):
         return parse_mapping_from_json(text)

@@ -22,11 +22,8 @@ _DECODER: Final = json.JSONDecoder(object_pairs_hook=refuse_repeats, parse_const
 
 _SPACE = re.compile(rb"[ \t\n\r]*").match
 
-_PART = 4096
-"""Number of bytes that are decoded at first for a value, most of which are shorter."""
-
-_UNDECIDED = 2
-"""Number of characters after a number that may still belong to it, as in `1e+`."""
+_PART = 4096  # number of bytes that are decoded at first for a value, most of which are shorter
+_UNDECIDED = 2  # number of characters after a number that may still belong to it, as in `1e+`
 
 
 MAX_KNOWN = 64 << 20
@@ -153,10 +150,8 @@ class RepeatedLists:
 
 
 def _parse_value(text: bytes, at: int) -> tuple[Any, int]:
-    """Parse the value at an offset of a text; return it and the offset of its end.
-
-    Only as much is decoded as the value needs: most of a document is known already.
-    """
+    """Parse the value at an offset of a text; return it and the offset of its end."""
+    # Only as much is decoded as the value needs: most of a document is known already.
     size = _PART
     while at + size < len(text):
         with contextlib.suppress(ValueError):

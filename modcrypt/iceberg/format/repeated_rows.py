@@ -35,10 +35,7 @@ class RepeatedRows(Generic[T]):
 
     @hide_frames
     def read(
-        self,
-        avro: AvroRows,
-        make: Callable[[Any], T],
-        decoder: Decoder = block_decoder,
+        self, avro: AvroRows, make: Callable[[Any], T], decoder: Decoder = block_decoder
     ) -> list[T]:
         """Return the objects that `make` returns for the rows of a file; those of equal rows once.
 
@@ -99,8 +96,7 @@ def _read_block(
         decode = decode or decoder(avro, data)
         row, stop = decode(at)
         own = data[at:stop]
-        value = known.values.get(own)
-        if value is None:
+        if (value := known.values.get(own)) is None:
             value = known.add(own, make(row))
         rows.add(value, base + at, base + stop)
         at = stop

@@ -105,8 +105,7 @@ class Follower:
     def add(self, value: Any, start: int, end: int) -> None:
         """Add a part that was decoded, with its offsets in the file."""
         self.values.append(value)
-        number = self._run.next_of.get(id(value))
-        if number is None:
+        if (number := self._run.next_of.get(id(value))) is None:
             self.is_new = True
             self._pieces.append((-1, start, end))
         else:

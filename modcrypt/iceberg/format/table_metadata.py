@@ -32,8 +32,7 @@ MAX_METADATA = 512 << 20
 MAX_KEY_ENTRY = 64 << 10
 """Maximum size in bytes of an `encrypted-key-metadata`."""
 
-KEY_ID = "encryption.key-id"
-"""Table property: the id of the master key (MEK)."""
+KEY_ID = "encryption.key-id"  # table property: the id of the master key (MEK)
 
 KEY_LENGTH = "encryption.data-key-length"
 """Table property: the length of data keys and KEKs in bytes; 16 by default."""
@@ -47,8 +46,7 @@ WRAPPING = "modcrypt.wrapping"
 PURGED = "modcrypt.purged"
 """Table property of the last version of a table in a folder, which its purge has committed."""
 
-STATISTICS = ("statistics", "partition-statistics")
-"""Members that name statistics files."""
+STATISTICS = ("statistics", "partition-statistics")  # members that name statistics files
 
 EMPTY_HISTORY: Mapping[str, Any] = {
     "current-snapshot-id": None, "snapshots": [], "refs": {}, "snapshot-log": [],
@@ -389,15 +387,10 @@ class TableMetadata:
         if not (key_id is None or (isinstance(key_id, str) and key_id)):
             self._fail("the key-id of a snapshot is not a text")
         return Snapshot(
-            self._whole(document, "snapshot-id"),
-            parent if type(parent) is int else None,
-            self._whole(document, "sequence-number", 0),
-            self._whole(document, "timestamp-ms"),
-            document["manifest-list"],
-            key_id,
-            schema if type(schema) is int else None,
-            document,
-        )
+            self._whole(document, "snapshot-id"), parent if type(parent) is int else None,
+            self._whole(document, "sequence-number", 0), self._whole(document, "timestamp-ms"),
+            document["manifest-list"], key_id, schema if type(schema) is int else None, document,
+        )  # fmt: skip
 
     def _objects(self, name: str) -> list[dict[str, Any]]:
         objects = self._list(name)
@@ -419,8 +412,7 @@ class TableMetadata:
 
     def _whole(self, document: Mapping[str, Any], name: str, otherwise: int | None = None) -> int:
         """Return a member that is a whole number of 64 bits, or `otherwise` if it is missing."""
-        number = document.get(name)
-        if number is None:
+        if (number := document.get(name)) is None:
             number = otherwise
         if type(number) is not int or number not in _LONGS:
             self._fail(f"{name} is missing, or is not a whole number of 64 bits")

@@ -154,8 +154,7 @@ class FolderVersions:
                 apart.
         """
         self.check_writable()
-        name_match = _FOLDER_NAME.fullmatch(base.name)
-        if name_match is None:
+        if (name_match := _FOLDER_NAME.fullmatch(base.name)) is None:
             raise ValueError(
                 f"{base.path}: a catalog manages the versions of this table: open the table with "
                 "load_table"
@@ -314,8 +313,7 @@ def _conflict(base: Place) -> CommitConflictError:
 
 def check_newest(base: Place) -> None:
     """Check that a version which a catalog took over from a folder is the newest in the folder."""
-    name_match = _FOLDER_NAME.fullmatch(base.name)
-    if name_match is None:
+    if (name_match := _FOLDER_NAME.fullmatch(base.name)) is None:
         return
     folder = Place(base.filesystem, posixpath.dirname(base.path))
     newest = max(_folder_versions(folder), default=0)

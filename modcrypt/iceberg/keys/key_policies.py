@@ -35,13 +35,10 @@ from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey
 from modcrypt.settings.setting import explain_arguments, settings_of
 from modcrypt.settings.table import TablePolicySettings, list_table_policy_faults
 
-PREFIX = "modcrypt.encryption."
-"""Prefix of the names of a policy's table properties."""
-
+PREFIX = "modcrypt.encryption."  # prefix of the names of a policy's table properties
 DAY_MS = 24 * 60 * 60 * 1000
 
-FILES_SCOPE = "files"
-"""Scope of a KEK for a number of files; only one commit uses such a KEK."""
+FILES_SCOPE = "files"  # scope of a KEK for a number of files; only one commit uses such a KEK
 
 KEKS_SINCE = "modcrypt.keks-since"
 """Table property: KEKs in a key store made before this time (ms since 1970) encrypt nothing new.
@@ -220,10 +217,8 @@ def _find_keys(
 
 
 def _find_usable_keks(table: KeyedTable, policy: KeyPolicy, now: int) -> dict[str, IcebergKey]:
-    """Return the newest usable KEK of each scope.
-
-    Java uses any KEK. A key store also has KEKs that a rotation has replaced.
-    """
+    """Return the newest usable KEK of each scope."""
+    # Java uses any KEK. A key store also has KEKs that a rotation has replaced.
     metadata, usable = table.metadata, dict[str, IcebergKey]()
     since = 0
     if policy.store == "key-store":

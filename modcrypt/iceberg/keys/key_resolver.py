@@ -64,15 +64,10 @@ class KeyResolver:
     """
 
     def __init__(
-        self,
-        kms: KmsClient,
-        store: KeyStore | None = None,
-        *,
-        master_key_ids: Collection[str] | None = None,
-        audit: Audit | None = None,
-        proof: WrapProof | None = None,
-        subjects: SubjectKeys | None = None,
-    ) -> None:
+        self, kms: KmsClient, store: KeyStore | None = None, *,
+        master_key_ids: Collection[str] | None = None, audit: Audit | None = None,
+        proof: WrapProof | None = None, subjects: SubjectKeys | None = None,
+    ) -> None:  # fmt: skip
         self.masters = MasterKeys(kms, audit, proof)
         self.subjects = subjects
         self.store = store
@@ -86,8 +81,6 @@ class KeyResolver:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a KeyResolver can't be pickled: create one in each process")
-
-    # --- finding --------------------------------------------------------------------------------
 
     def keks(self, metadata: TableMetadata) -> dict[str, IcebergKey]:
         """Return the KEKs of a table by id: those in its metadata, then its own in the store.
@@ -104,12 +97,10 @@ class KeyResolver:
         Raise KeyNotFoundError if neither the table's metadata nor the store has the KEK; and
         KeyMaterialError if the entry is not a KEK, or is under a master key that is not allowed.
         """
-        entry = metadata.keys.get(key_id)
-        if entry is not None:
+        if (entry := metadata.keys.get(key_id)) is not None:
             self._check_master(entry, metadata)
             return IcebergKey.of(entry)
-        kek = self._stored.get(key_id)
-        if kek is None:
+        if (kek := self._stored.get(key_id)) is None:
             with self._open.remember_refusal(key_id):
                 kek = self._read_store().get(key_id) or self._fail_not_found(key_id)
         if not _is_of(kek, metadata):
@@ -136,14 +127,10 @@ class KeyResolver:
             raise _unexpected_master_key(entry.id, entry.encrypted_by)
 
     def _check_expected(self, key: IcebergKey) -> None:
-        """Raise if the IEK that the store or a manifest names is under an unexpected master key.
-
-        By default any is allowed: a store moves to another master key before the table does.
-        """
+        """Raise if the IEK that the store or a manifest names is under an unexpected master key."""
+        # By default any is allowed: a store moves to another master key before the table does.
         if self.master_key_ids is not None and key.master_key_id not in self.master_key_ids:
             raise _unexpected_master_key(key.id, key.master_key_id)
-
-    # --- opening --------------------------------------------------------------------------------
 
     def open_key(self, key: IcebergKey) -> OpenKey:
         """Return an IEK, unwrapped; ask the key service once per hour for each IEK."""
@@ -167,8 +154,6 @@ class KeyResolver:
                 raise
         self._check_expected(fresh)
         return self.masters.open_key(fresh)
-
-    # --- manifest lists -------------------------------------------------------------------------
 
     def decrypt_entry(self, entry: EncryptedKey, metadata: TableMetadata) -> StandardKeyMetadata:
         """Decrypt a manifest list's key metadata; raise KeyRetrievalError if impossible."""
@@ -202,8 +187,6 @@ class KeyResolver:
         """Encrypt the key metadata of a new manifest list as a new entry of `encryption-keys`."""
         properties = {} if opened.key.is_double else {WRAPPING: "single"}
         return EncryptedKey(new_key_id(), opened.encrypt(metadata), opened.key.id, properties)
-
-    # --- in manifests ---------------------------------------------------------------------------
 
     @hide_frames
     def open_metadata(self, data: bytes, metadata: TableMetadata) -> StandardKeyMetadata:

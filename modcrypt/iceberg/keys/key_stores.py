@@ -34,9 +34,7 @@ MAX_FILE = keyring_file.MAX_FILE
 MAX_KEKS = 1_000_000
 """Maximum number of KEKs in a store."""
 
-BUSY_SECONDS = 60.0
-"""Time in seconds that SQLite waits for other writers."""
-
+BUSY_SECONDS = 60.0  # time in seconds that SQLite waits for other writers
 _VERSION = 1
 _MEMBERS = ("key-id", "encrypted-key-metadata", "encrypted-by-id", "properties")
 
@@ -243,9 +241,6 @@ def _sqlite_errors(path: str) -> Iterator[None]:
         number = _ERRNO[code]
         raise OSError(number, f"{os.strerror(number)} ({name})", path)
     raise FormatError(f"{path}: not a key store, or a damaged one ({name})")
-
-
-# --- KEKs in both stores -------------------------------------------------------------------------
 
 
 def _by_id(keys: Iterable[IcebergKey]) -> dict[str, IcebergKey]:

@@ -248,14 +248,9 @@ class MasterKeys:
         return self.new_keks(master_key_id, length, [scope], **more)[0]
 
     def new_keks(
-        self,
-        master_key_id: str,
-        length: int,
-        scopes: Sequence[str],
-        *,
-        table: str | None = None,
+        self, master_key_id: str, length: int, scopes: Sequence[str], *, table: str | None = None,
         now_ms: int | None = None,
-    ) -> list[OpenKey]:
+    ) -> list[OpenKey]:  # fmt: skip
         """Create a KEK of `length` bytes for each scope, wrapped by a master key.
 
         A scope is the files that a KEK is for; an empty one stands for the whole table. `table` is
@@ -282,9 +277,6 @@ class MasterKeys:
         except KeyRetrievalError as error:
             error.args = (f"key {key.id!r} of the table: {error}",)
             raise
-
-
-# --- wrapped keys as bytes and as text -----------------------------------------------------------
 
 
 def wrapped_bytes(text: str) -> bytes:

@@ -41,9 +41,7 @@ from modcrypt.runtime.tracebacks import hide_frames
 KEY_TIMESTAMP = "KEY_TIMESTAMP"
 """Property of a KEK: its creation time in ms since 1970, as text; bound to what it encrypts."""
 
-TABLE = "modcrypt.table"
-"""Property of a KEK in a key store: the `table-uuid` of its table."""
-
+TABLE = "modcrypt.table"  # property of a KEK in a key store: the `table-uuid` of its table
 _KEY_ID_SIZE = 16
 _OF_LIST, _OF_FILE = "modcrypt iceberg manifest list", "modcrypt iceberg file"
 _TIMESTAMP = re.compile(r"[0-9]{1,18}")  # Java's long, in ASCII digits only

@@ -84,8 +84,7 @@ class DeclaredTable:
         return load_table(catalog, parse_identifier(declared.table), tools, **options)
 
     def _seal_options(self, writers: tuple[VerifyingKey, ...]) -> dict[str, Any]:
-        key = self.signing_key
-        if key is not None and key.verifier not in writers:
+        if (key := self.signing_key) is not None and key.verifier not in writers:
             raise ValueError("the signing key is not that of a writer whom signed_by names")
         least = self.dataset.seal_at_least
         return {"signed_by": writers, "seal_at_least": least, "signing_key": key}
@@ -174,9 +173,7 @@ def list_names(declared: TableDeclaration) -> list[str]:
     return [declared.name]
 
 
-def _list_tables(
-    declared: TableDeclaration,
-) -> tuple[list[str], dict[tuple[str, ...], Exception]]:
+def _list_tables(declared: TableDeclaration) -> tuple[list[str], dict[tuple[str, ...], Exception]]:
     """Return the names of the tables of a namespace, as datasets, and errors about inner ones.
 
     Raise OSError if the catalog cannot be listed; and ValueError if it cannot be opened, or has no

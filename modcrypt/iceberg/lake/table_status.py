@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 Step: TypeAlias = Literal["policy", "mek", "kek", "dek"]
 
-METADATA = "metadata.json"
-"""Path of the entry for the table as a whole."""
-
+METADATA = "metadata.json"  # path of the entry for the table as a whole
 _DAY = 86400
 
 OLDER = "older-snapshots"
@@ -56,11 +54,9 @@ def name_version(table: IcebergTable) -> str:
 
 
 def find_table_status(
-    declared: DeclaredTable,
-    ages: KeyAges,
-    judge: LeakJudge | None = None,
+    declared: DeclaredTable, ages: KeyAges, judge: LeakJudge | None = None,
     is_verified: Callable[[str], bool] = lambda _: False,
-) -> DatasetStatus:
+) -> DatasetStatus:  # fmt: skip
     """Return the status of a table; data files are not read.
 
     `judge` judges what compromised keys open; None if there are none. `is_verified` is the function

@@ -153,12 +153,9 @@ def _ids(fields: Iterable[pa.Field]) -> Iterator[int | None]:
 
 class _Values:
     def __init__(
-        self,
-        columns: Sequence[NestedField],
-        schema: pa.Schema,
-        constants: Mapping[int, Any],
+        self, columns: Sequence[NestedField], schema: pa.Schema, constants: Mapping[int, Any],
         name: str,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._projections = [
             Projection(schema, Schema(column), constants, name) for column in columns
         ]
@@ -185,8 +182,7 @@ def comparable(values: pa.Array) -> pa.Array:
     """Return values that can be grouped and are equal if Iceberg's Java treats them as equal."""
     if isinstance(values, pa.ExtensionArray):  # uuid
         values = values.storage
-    bits = _BITS.get(values.type)
-    if bits is None:
+    if (bits := _BITS.get(values.type)) is None:
         return values
     canonical_nan = pa.scalar(float("nan"), values.type)
     return pc.if_else(pc.is_nan(values), canonical_nan, values).view(bits)
@@ -226,10 +222,8 @@ class KeysOfFiles:
 
 
 def _select_near_keys(keys: pa.RecordBatch, values: pa.Array) -> pa.RecordBatch:
-    """Select keys, sorted by their first column, within the range of values; nulls are last.
-
-    Files mostly have a narrow range of values, so that only few of many keys are near.
-    """
+    """Select keys, sorted by their first column, within the range of values; nulls are last."""
+    # Files mostly have a narrow range of values, so that only few of many keys are near.
     first = keys.column(0)
     known = range(len(first) - first.null_count)
     ends = pc.min_max(values)
@@ -243,10 +237,8 @@ def _select_near_keys(keys: pa.RecordBatch, values: pa.Array) -> pa.RecordBatch:
 
 
 def _find_places(keys: Sequence[pa.Array], rows: Sequence[pa.Array]) -> pa.Array:
-    """Return the positions of rows among the distinct keys; null for a row that matches no key.
-
-    Column by column: equal prefixes of keys get one number, in the order of the keys.
-    """
+    """Return the positions of rows among the distinct keys; null for a row that matches no key."""
+    # Column by column: equal prefixes of keys get one number, in the order of the keys.
     key_places, row_places = pa.nulls(0), pa.nulls(0)
     for number, (key, row) in enumerate(zip(keys, rows, strict=True)):
         values = pc.unique(key)

@@ -167,8 +167,6 @@ def _overlaps(lower: bytes | None, upper: bytes | None, ranges: tuple[range, ...
     return any(first < each.stop and last >= each.start for each in ranges)
 
 
-# --- statistics of data files --------------------------------------------------------------------
-
 Test = Callable[[list[Values]], list[bool]]
 """A function that returns which files may have matching rows, by the values of their entries."""
 
@@ -277,15 +275,12 @@ def _unpack_numbers(bounds: list[Any], kind: IcebergType) -> tuple[int, ...] | N
     return struct.unpack(f"<{len(bounds)}{form}", b"".join(bounds))
 
 
-_DAY = 86_400_000_000
-"""A day in microseconds."""
+_DAY = 86_400_000_000  # a day in microseconds
 
 
 def _widen(bound: bytes, kind: IcebergType) -> bytes:
-    """Return a bound in the type of its column; dates may have become timestamps since.
-
-    pyiceberg widens bounds of other types.
-    """
+    """Return a bound in the type of its column; dates may have become timestamps since."""
+    # pyiceberg widens bounds of other types.
     if not isinstance(kind, TimestampType) or len(bound) != 4:
         return bound
     days = int.from_bytes(bound, "little", signed=True)
@@ -313,9 +308,6 @@ class _ByColumn:
 
     def __contains__(self, column: int) -> bool:
         return self.get(column) is not None
-
-
-# --- pyiceberg's classes -------------------------------------------------------------------------
 
 
 def _as_manifest(manifest: ManifestFile, partition: StructType) -> PyManifestFile:

@@ -154,8 +154,7 @@ class Inventory:
         self._path_of: dict[str, tuple[str, Failure | None]] = {}  # by the latest locations
         for snapshot in snapshots:
             path, error = self._path(snapshot.manifest_list)
-            known = self._list_at.get((path, snapshot.key_id))
-            if known is not None:
+            if (known := self._list_at.get((path, snapshot.key_id))) is not None:
                 known.snapshots.append(snapshot)
                 continue
             self._list_at[path, snapshot.key_id] = ReachedList(
@@ -221,8 +220,7 @@ class Inventory:
 
     def _add_manifest(self, row: ManifestFile) -> ReachedManifest:
         path, error = self._path(row.location)
-        known = self._manifest_at.get(path)
-        if known is None:
+        if (known := self._manifest_at.get(path)) is None:
             known = self._manifest_at[path] = ReachedManifest(
                 number=len(self._manifest_at), error=error, manifest=row,
                 kind="manifest" if row.content == DATA else "delete manifest",
@@ -240,8 +238,7 @@ class Inventory:
 
     def _file(self, entry: FileEntry) -> ReachedFile:
         path, error = self._path(entry.location)
-        known = self._file_at.get(path)
-        if known is None:
+        if (known := self._file_at.get(path)) is None:
             vectors = entry.file_format == "PUFFIN"
             kind = "deletion vectors" if vectors else FILE_KINDS[entry.content]
             known = self._file_at[path] = ReachedFile(
@@ -328,12 +325,9 @@ class Keys:
 
 
 def take_inventory(
-    keys: Keys,
-    snapshots: Iterable[Snapshot],
-    jobs: int,
-    progress: Callable[[int], None] = lambda _: None,
-    known: Container[str] = (),
-) -> Inventory:
+    keys: Keys, snapshots: Iterable[Snapshot], jobs: int,
+    progress: Callable[[int], None] = lambda _: None, known: Container[str] = (),
+) -> Inventory:  # fmt: skip
     """Read all manifest lists and manifests of snapshots, and list the files that they name.
 
     `jobs` files are read in parallel; this thread calls `progress` with the size of each file read.
@@ -346,12 +340,9 @@ def take_inventory(
 
 
 def read_manifests(
-    keys: Keys,
-    inventory: Inventory,
-    jobs: int,
-    progress: Callable[[int], None] = lambda _: None,
+    keys: Keys, inventory: Inventory, jobs: int, progress: Callable[[int], None] = lambda _: None,
     known: Container[str] = (),
-) -> Iterator[tuple[ReachedManifest, ManifestEntries]]:
+) -> Iterator[tuple[ReachedManifest, ManifestEntries]]:  # fmt: skip
     """Read the manifest lists of an inventory; yield each manifest that they name, with its rows.
 
     For the arguments see `take_inventory`.
@@ -425,8 +416,7 @@ def _read_rows(
 ) -> R:  # fmt: skip
     """Read a manifest list or manifest; an error is kept with it, which then has nothing."""
     try:
-        keys = find_keys()
-        if keys is not None:
+        if (keys := find_keys()) is not None:
             reached.mark, reached.encrypted = mark_of(keys), True
             reached.size = reached.size or keys.file_length
         return _decrypt_rows(walk, reached, keys, parse)

@@ -72,17 +72,13 @@ class Positions:
 def drop_positions(batch: RowBatch, deleted: BitMap64) -> pa.RecordBatch:
     """Return a batch without the rows at deleted positions."""
     rows, start = batch.rows, batch.start
-    gone = (deleted & BitMap64(range(start, start + rows.num_rows))).to_array()
-    if not gone:
+    if not (gone := (deleted & BitMap64(range(start, start + rows.num_rows))).to_array()):
         return rows
     keep = bytearray(b"\x01") * rows.num_rows
     for position in gone:
         keep[position - start] = 0
     bits = pa.Array.from_buffers(pa.uint8(), rows.num_rows, [None, pa.py_buffer(keep)])
     return rows.filter(bits.cast(pa.bool_()))
-
-
-# --- deletion vectors ----------------------------------------------------------------------------
 
 
 def _read_data_file_vector(walk: Walk, entry: FileEntry, data: FileEntry) -> BitMap64:
@@ -120,9 +116,6 @@ def read_vector(blob: bytes, entry: FileEntry) -> BitMap64:
             f"{entry.record_count}"
         )
     return bitmap
-
-
-# --- position delete files -----------------------------------------------------------------------
 
 
 def _read_position_deletes(walk: Walk, entry: FileEntry) -> Mapping[str, BitMap64]:

@@ -33,8 +33,7 @@ from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, TAIL_SIZE, read_tai
 from modcrypt.parquet.format.idl import decode
 from modcrypt.runtime.tracebacks import hide_frames
 
-SMALL = 1 << 20
-"""Maximum size in bytes of a file that is read at once instead of in parts."""
+SMALL = 1 << 20  # maximum size in bytes of a file that is read at once instead of in parts
 
 MAX_WAIT = 1.0
 """Maximum waiting time at exit, in seconds: objects that the script itself left open stay alive."""
@@ -74,11 +73,9 @@ def load_if_small(file: SeekableFile) -> Any:
 
 
 def _copy_to_arrow(data: bytes | memoryview) -> pa.BufferReader:
-    """Return a reader of a copy in PyArrow's own memory.
-
-    PyArrow's threads may release it during Python's shutdown; with Python's memory, that would
-    abort the process.
-    """
+    """Return a reader of a copy in PyArrow's own memory."""
+    # PyArrow's threads may release it during Python's shutdown; with Python's memory, that would
+    # abort the process.
     buffer = pa.allocate_buffer(len(data))
     memoryview(buffer).cast("B")[:] = data
     return pa.BufferReader(buffer)
@@ -90,8 +87,7 @@ def open_natively(source: Source, keys: StandardKeyMetadata) -> Readable | None:
     Raises:
         FormatError, LimitError, TruncationError: The file is not a Parquet file, or is truncated.
     """
-    properties = _decryption_properties(keys)
-    if properties is None:
+    if (properties := _decryption_properties(keys)) is None:
         return None
     if source.size <= SMALL:
         source = MemorySource(source.read_at(0, source.size), source.name)
@@ -128,7 +124,6 @@ def _is_written_by_iceberg(tail: bytes, keys: StandardKeyMetadata) -> bool:
     )
 
 
-# --- objects that PyArrow's threads hold ---------------------------------------------------------
 #
 # A thread of PyArrow may be the last to hold a file object or a buffer, a moment after the work
 # that needed it is done. Releasing it requires the interpreter. If the interpreter is shutting
@@ -188,8 +183,7 @@ class StoredFile(SeekableFile):
 
     def _fill(self, offset: int, out: memoryview) -> None:
         end_start = self.size - len(self._end)
-        stored = max(0, min(len(out), end_start - offset))
-        if stored:
+        if stored := max(0, min(len(out), end_start - offset)):
             self._source.read_into(offset, out[:stored])
         if stored < len(out):
             start = offset + stored - end_start

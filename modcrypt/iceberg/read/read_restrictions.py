@@ -48,15 +48,10 @@ _TRUE_FOR_NULL = {"not-eq", "not-starts-with", "not-in"}
 
 @dataclass(frozen=True)
 class ReadRestrictions:
-    """Restrictions for the rows of one schema.
+    """Restrictions for the rows of one schema."""
 
-    Attributes:
-        row_filter: Condition on unmasked rows; others are not read.
-        actions: Action on each masked column, by the column's field id.
-    """
-
-    row_filter: ex.BooleanExpression
-    actions: Mapping[int, str]
+    row_filter: ex.BooleanExpression  # condition on unmasked rows; others are not read
+    actions: Mapping[int, str]  # action on each masked column, by the column's field id
 
 
 def parse_restrictions(documents: Sequence[Mapping[str, Any]], schema: Schema) -> ReadRestrictions:

@@ -35,14 +35,10 @@ class RestrictedScan:
     """
 
     def __init__(
-        self,
-        documents: Sequence[Mapping[str, Any]],
-        walk: Walk,
-        snapshot: Snapshot | None,
-        schema_id: int | None,
-        columns: Sequence[str] | None,
+        self, documents: Sequence[Mapping[str, Any]], walk: Walk, snapshot: Snapshot | None,
+        schema_id: int | None, columns: Sequence[str] | None,
         filters: str | BooleanExpression | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         table = schema_of(walk.metadata, schema_id)
         restrictions = parse_restrictions(documents, table)
         nullable = null_with_parents(table)
@@ -115,10 +111,8 @@ def _all_of(parts: Sequence[BooleanExpression]) -> BooleanExpression:
 
 
 def _find_columns(expression: BooleanExpression, schema: Schema) -> set[int]:
-    """Return the ids of the columns of an expression; none if it does not fit the schema.
-
-    The scan, to which it is then passed, says why it does not fit.
-    """
+    """Return the ids of the columns of an expression; none if it does not fit the schema."""
+    # The scan, to which it is then passed, says why it does not fit.
     try:
         return set(extract_field_ids(bind(schema, expression, case_sensitive=True)))
     except (TypeError, ValueError):

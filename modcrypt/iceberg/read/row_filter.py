@@ -172,17 +172,14 @@ def _check_exact(literal: Any, kind: IcebergType) -> None:
 
 
 def _round(value: float) -> float:
-    """Return the nearest 32-bit float, as PyArrow compares it with rows; it may be infinite.
-
-    pyiceberg compares bounds and partitions with the value itself.
-    """
+    """Return the nearest 32-bit float, as PyArrow compares it with rows; it may be infinite."""
+    # pyiceberg compares bounds and partitions with the value itself.
     return float(pa.scalar(value).cast(pa.float32()).as_py())
 
 
 _BEYOND = AboveMax, BelowMin
 
-_DAY = 86_400_000_000
-"""A day in microseconds."""
+_DAY = 86_400_000_000  # a day in microseconds
 
 _EXACT = Context(prec=76, traps=[])
 """A context for decimals of Iceberg, which have up to 38 digits; errors become NaN."""
@@ -321,15 +318,9 @@ def _separate_zeros(expression: ex.BooleanExpression) -> ex.BooleanExpression:
 
 
 _WITHOUT_NANS = (
-    ex.BoundEqualTo,
-    ex.BoundGreaterThan,
-    ex.BoundGreaterThanOrEqual,
-    ex.BoundIn,
-    ex.BoundIsNull,
-    ex.BoundLessThan,
-    ex.BoundLessThanOrEqual,
-    ex.BoundNotNull,
-)
+    ex.BoundEqualTo, ex.BoundGreaterThan, ex.BoundGreaterThanOrEqual, ex.BoundIn, ex.BoundIsNull,
+    ex.BoundLessThan, ex.BoundLessThanOrEqual, ex.BoundNotNull,
+)  # fmt: skip
 """Predicates that are false for NaN, or test only for null."""
 
 

@@ -127,10 +127,8 @@ class Planner:
             yield PlannedFile(file, positions, equality, self._constants(file))
 
     def _check_pruned(self, every: list[ManifestFile], kept: list[ManifestFile]) -> None:
-        """Check the specs by which manifests were pruned; other specs are checked when read.
-
-        Nothing signs metadata.json: a forged spec could hide rows.
-        """
+        """Check the specs by which manifests were pruned; other specs are checked when read."""
+        # Nothing signs metadata.json: a forged spec could hide rows.
         checked = {manifest.spec_id for manifest in kept if manifest.content == DATA}
         read = {manifest.location for manifest in kept}
         self._walk.check_specs(
@@ -144,8 +142,6 @@ class Planner:
         live = (entry for entry in entries if entry.status != DELETED)
         return live if leaves_out is None else itertools.filterfalse(leaves_out, live)
 
-    # --- pruning --------------------------------------------------------------------------------
-
     def _may_match(self, manifest: ManifestFile) -> bool:
         if self._is_all:
             return True
@@ -153,10 +149,8 @@ class Planner:
             return self._spec(manifest.spec_id).manifest_may_match(manifest)
 
     def _choose_of(self, manifest: ManifestFile) -> Choose | None:
-        """Return a function for the rows of a manifest that excludes files; None for no filter.
-
-        It is called for whole blocks, before a row becomes an entry.
-        """
+        """Return a function for the rows of a manifest that excludes files; None for no filter."""
+        # It is called for whole blocks, before a row becomes an entry.
         if self._is_all:
             return None
         partitions: dict[int, tuple[Any, bool]] = {}  # by identity: rows share equal partitions
@@ -206,8 +200,7 @@ class Planner:
 
     def _constants(self, entry: FileEntry) -> Mapping[int, Any]:
         partition = entry.partition
-        known = self._known.get(id(partition))
-        if known is None:
+        if (known := self._known.get(id(partition))) is None:
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             with as_format_errors(entry.location):
@@ -255,9 +248,6 @@ class _Shortening:
         return entry.shorten(partition)
 
 
-# --- deletes -------------------------------------------------------------------------------------
-
-
 @dataclass(eq=False, slots=True)
 class EqualityDeletes:
     """Equality delete files with the same columns that apply to the same partitions."""
@@ -286,12 +276,9 @@ class DeleteIndex:
     """
 
     def __init__(
-        self,
-        walk: Walk,
-        partitions: Callable[[int], SpecFilter],
-        deletes: Iterable[FileEntry],
+        self, walk: Walk, partitions: Callable[[int], SpecFilter], deletes: Iterable[FileEntry],
         oldest: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._walk, self._partitions, self._oldest = walk, partitions, oldest
         self._vectors: dict[str, FileEntry] = {}
         self._of_file: dict[str, list[FileEntry]] = defaultdict(list)

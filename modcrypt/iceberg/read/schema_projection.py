@@ -54,8 +54,7 @@ Filled = dict[tuple[pa.DataType, str], pa.Array]
 """Arrays of one repeated value, by type and text of the value, shared by all batches of a scan."""
 
 
-Values = Mapping[int, pa.DataType]
-"""Types of values that a table stores as cells, by field id."""
+Values = Mapping[int, pa.DataType]  # types of values that a table stores as cells, by field id
 
 
 def arrow_schema(schema: Schema, values: Values = MappingProxyType({})) -> pa.Schema:
@@ -112,8 +111,7 @@ def with_field_ids(schema: pa.Schema, mapping: NameMapping | None, name: str) ->
 
 
 def _with_mapped_ids(field: pa.Field, name: str, known: Iterable[MappedField]) -> pa.Field:
-    found = next((each for each in known if name in each.names), None)
-    if found is None:
+    if (found := next((each for each in known if name in each.names), None)) is None:
         return field
     types = pa.types
 
@@ -152,14 +150,9 @@ class Projection:
     """
 
     def __init__(
-        self,
-        schema: pa.Schema,
-        wanted: Schema,
-        constants: Mapping[int, Any],
-        name: str,
-        filled: Filled | None = None,
-        values: Values = MappingProxyType({}),
-    ) -> None:
+        self, schema: pa.Schema, wanted: Schema, constants: Mapping[int, Any], name: str,
+        filled: Filled | None = None, values: Values = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self._constants, self._name = constants, name
         self._filled: Filled = {} if filled is None else filled
         self._widths: dict[tuple[pa.DataType, str], int] = {}
@@ -189,8 +182,6 @@ class Projection:
             return batch.select([])
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    # --- values ---------------------------------------------------------------------------------
-
     def _find_fields(
         self, wanted: Iterable[NestedField], source: Sequence[pa.Field], shown: Iterable[pa.Field]
     ) -> Iterator[tuple[int | None, Callable[..., pa.Array]]]:
@@ -200,8 +191,7 @@ class Projection:
         """
         numbers = {field_id(field): number for number, field in enumerate(source)}
         for field, result in zip(wanted, shown, strict=True):
-            number = numbers.get(field.field_id)
-            if number is None:
+            if (number := numbers.get(field.field_id)) is None:
                 yield None, self._constant(field, result.type)
             else:
                 yield number, self._converter(field.field_type, source[number], result.type)
@@ -292,8 +282,7 @@ class Projection:
         def fill(count: int) -> pa.Array:
             if width > WIDE and width * count > MAX_FILLED:
                 raise self._too_wide(MAX_FILLED)
-            known = self._filled.get(key)
-            if known is None or len(known) < count:
+            if (known := self._filled.get(key)) is None or len(known) < count:
                 known = self._filled[key] = _repeat(value, shown, count)
             return known.slice(0, count)
 
@@ -339,8 +328,7 @@ def _width(value: Any) -> int:
     return len(value) + _SLOT if isinstance(value, bytes) else _SLOT
 
 
-_SLOT = 16
-"""Size in bytes of the widest number, or of the offsets of a text."""
+_SLOT = 16  # size in bytes of the widest number, or of the offsets of a text
 
 
 def _align(array: pa.Array) -> pa.Array:
@@ -370,11 +358,9 @@ _UTC = ("UTC", "+00:00", "Etc/UTC", "Z")
 
 
 def _can_become(stored: pa.DataType, shown: pa.DataType) -> bool:
-    """Return whether a column of one type may have another type in an older file, or in Arrow.
-
-    Spec, "Schema Evolution": int to long, float to double, decimals to more digits of the same
-    scale, date to timestamp, and unknown to anything.
-    """
+    """Return whether a column of one type may have another type in an older file, or in Arrow."""
+    # Spec, "Schema Evolution": int to long, float to double, decimals to more digits of the same
+    # scale, date to timestamp, and unknown to anything.
     types: Any = pa.types
     if stored == shown or types.is_null(stored):
         return True

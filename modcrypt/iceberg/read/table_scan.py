@@ -74,16 +74,10 @@ class TableScan:
     """
 
     def __init__(
-        self,
-        walk: Walk,
-        snapshot: Snapshot | None,
-        schema_id: int | None,
-        columns: Sequence[str] | None,
-        filters: str | BooleanExpression | None,
-        *,
-        rewriting: bool = False,
-        decrypting: bool = True,
-    ) -> None:
+        self, walk: Walk, snapshot: Snapshot | None, schema_id: int | None,
+        columns: Sequence[str] | None, filters: str | BooleanExpression | None, *,
+        rewriting: bool = False, decrypting: bool = True,
+    ) -> None:  # fmt: skip
         self._rewriting = rewriting
         self.walk, self._snapshot = walk, snapshot
         self._table = schema_of(walk.metadata, schema_id)
@@ -112,11 +106,9 @@ class TableScan:
 
     @cached_property
     def _value_types(self) -> dict[int, pa.DataType]:
-        """Types of values by field id, as in the first file that has the column in cells.
-
-        Binary columns are looked for in the files until each was found, in cells, or not in cells
-        unless the table declares them.
-        """
+        """Types of values by field id, as in the first file that has the column in cells."""
+        # Binary columns are looked for in the files until each was found, in cells, or not in cells
+        # unless the table declares them.
         types: dict[int, pa.DataType] = {}
         if self._subjects is None or self._snapshot is None:
             return types
@@ -277,14 +269,9 @@ def _check_comparable(cells: frozenset[str], schema: pa.Schema, ids: Iterable[in
 
 class _Reader:
     def __init__(
-        self,
-        schema: pa.Schema,
-        row_filter: RowFilter,
-        wanted: Projection,
-        needed: Projection,
-        lineage: RowLineage | None,
-        result: pa.Schema | None,
-    ) -> None:
+        self, schema: pa.Schema, row_filter: RowFilter, wanted: Projection, needed: Projection,
+        lineage: RowLineage | None, result: pa.Schema | None,
+    ) -> None:  # fmt: skip
         self.schema, self.lineage, self._result = schema, lineage, result
         self._filter, self._wanted, self._needed = row_filter, wanted, needed
         self.columns = list(dict.fromkeys([*wanted.columns, *needed.columns]))

@@ -80,8 +80,7 @@ def check_table_seal(
         OSError: The file system failed.
     """
     ledger = table_ledger(place)
-    statement = ledger.read_head(Trust(signed_by, needed))
-    if statement is None:
+    if (statement := ledger.read_head(Trust(signed_by, needed))) is None:
         raise IntegrityError(f"{ledger.place.address} does not exist: the table is not sealed")
     with ledger.name_errors():
         statement.check(at_least, "table", None if statement.dataset is None else table.uuid)

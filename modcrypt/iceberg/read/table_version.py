@@ -85,11 +85,9 @@ class Expectation:
 
 
 def _state(metadata: TableMetadata) -> int:
-    """Return the sequence number of the current snapshot, which must not decrease.
-
-    `last-sequence-number` alone proves nothing: a forged metadata.json could keep it and name an
-    older snapshot, or none.
-    """
+    """Return the sequence number of the current snapshot, which must not decrease."""
+    # `last-sequence-number` alone proves nothing: a forged metadata.json could keep it and name an
+    # older snapshot, or none.
     current = metadata.current
     return 0 if current is None else min(current.sequence_number, metadata.last_sequence_number)
 
@@ -215,9 +213,6 @@ class TableVersion:
         return ref
 
 
-# --- older versions ------------------------------------------------------------------------------
-
-
 _LASTING = frozenset({
     errno.EACCES, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR,
     errno.ENXIO, errno.EPERM,
@@ -286,11 +281,9 @@ def metadata_files(table: TableVersion) -> list[str]:
 def _read_version(
     table: TableVersion, name: str, read: Callable[[Place], TableMetadata]
 ) -> TableMetadata | None:
-    """Read an older version; return None if it is missing, or of another table or location.
-
-    A table keeps its location. A metadata.json with another one may present copies of another
-    table's files, which decrypt under the same master key, as this table's newest state.
-    """
+    """Read an older version; return None if it is missing, or of another table or location."""
+    # A table keeps its location. A metadata.json with another one may present copies of another
+    # table's files, which decrypt under the same master key, as this table's newest state.
     try:
         metadata = read(table.place.beside(name))
     except FileNotFoundError:

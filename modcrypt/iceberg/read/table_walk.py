@@ -74,8 +74,6 @@ class Walk:
         """Return whether a data or delete file is erased, so that its key is gone on purpose."""
         return self.leaves_out is not None and self.leaves_out(entry)
 
-    # --- keys -----------------------------------------------------------------------------------
-
     def list_keys(self, snapshot: Snapshot) -> StandardKeyMetadata | None:
         """Return the key metadata of a snapshot's manifest list; None if it is in plaintext.
 
@@ -85,8 +83,7 @@ class Walk:
         if snapshot.key_id is None:
             self._check_plaintext_allowed(f"snapshot {snapshot.id} has no key-id")
             return None
-        entry = self.metadata.keys.get(snapshot.key_id)
-        if entry is None:
+        if (entry := self.metadata.keys.get(snapshot.key_id)) is None:
             raise KeyNotFoundError(
                 f"snapshot {snapshot.id}: its key {snapshot.key_id} is not in encryption-keys"
             )
@@ -125,8 +122,6 @@ class Walk:
                 f"{what}, but this table must be encrypted: it was written without a key, or "
                 "its key was removed so that plaintext is read"
             )
-
-    # --- files ----------------------------------------------------------------------------------
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """Read a snapshot's manifest list.
@@ -173,14 +168,9 @@ class Walk:
             self.entries(newest)
 
     def read(
-        self,
-        location: str,
-        keys: StandardKeyMetadata | None,
-        length: int | None = None,
-        *,
-        start: int = 0,
-        size: int | None = None,
-    ) -> bytes:
+        self, location: str, keys: StandardKeyMetadata | None, length: int | None = None, *,
+        start: int = 0, size: int | None = None,
+    ) -> bytes:  # fmt: skip
         """Return the plaintext of an AGS1 file or of a file in plaintext, completely or in part.
 
         `keys` is None for a file in plaintext; `length` is its trusted length, if `keys` has none.

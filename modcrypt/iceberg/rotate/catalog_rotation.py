@@ -88,8 +88,7 @@ def rotate_catalog(
     for identifier in list_tables(catalog, namespace, unlisted):
         name = format_identifier(identifier)
         try:
-            table = _load(catalog, identifier, kms, options)
-            if table is None:
+            if (table := _load(catalog, identifier, kms, options)) is None:
                 yield RotatedTable(table=name, result="plaintext")
             else:
                 yield _rotate(name, table, new_master_key_id, dry_run, prove)
@@ -104,10 +103,8 @@ def rotate_catalog(
 def _load(
     catalog: Any, identifier: tuple[str, ...], kms: Any, options: dict[str, Any]
 ) -> IcebergTable | None:
-    """Open a table; return None if it has no keys. Raises the errors of `load_table`.
-
-    A table with keys and without a master key is no plaintext table: the property was removed.
-    """
+    """Open a table; return None if it has no keys. Raises the errors of `load_table`."""
+    # A table with keys and without a master key is no plaintext table: the property was removed.
     try:
         return load_table(catalog, identifier, kms, **options)
     except PlaintextError:

@@ -194,8 +194,6 @@ class DekRotation:
         self.new_files.used = [self.moved[path].location for path in self.files.live]
         return new.table.metadata
 
-    # --- files ----------------------------------------------------------------------------------
-
     def _rekey_files(self, table: IcebergTable) -> None:
         """Rewrite data files and equality delete files."""
         resolver, length = table.resolver, table.metadata.key_length

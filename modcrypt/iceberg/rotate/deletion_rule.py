@@ -124,8 +124,7 @@ class DeletionRule:
 
         Raise OSError if the file does not exist or cannot be read.
         """
-        path = self.path(location)
-        if path is None or not self._is_own(path):
+        if (path := self.path(location)) is None or not self._is_own(path):
             return Rule.OUTSIDE
         if (rule := self._keeps(location, path)) is not None:
             return rule
@@ -148,8 +147,7 @@ class DeletionRule:
         return self._owned[location]
 
     def _find_owned(self, location: str) -> bool:
-        path = self.path(location)
-        if path is None:
+        if (path := self.path(location)) is None:
             return False
         place = self.locations.place(location)
         if place.is_linked:
@@ -170,10 +168,8 @@ class DeletionRule:
         return path.startswith(posixpath.join(self.own.path, ""))
 
     def _is_of_other_table(self, place: Place) -> bool:
-        """Return whether a folder above a file has a metadata.json in `metadata/`.
-
-        The search ends at the table's own folder, which may have one, or at the mapped folder.
-        """
+        """Return whether a folder above a file has a metadata.json in `metadata/`."""
+        # The search ends at the table's own folder, which may have one, or at the mapped folder.
         folder = replace(place, path=posixpath.dirname(place.path))
         is_above = len(folder.path) < len(place.root or "") or folder.path == place.path
         if is_above or folder == self.own:

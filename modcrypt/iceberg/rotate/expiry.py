@@ -239,8 +239,7 @@ class _Losses:
         for snapshot in reversed(metadata.snapshots):
             if snapshot.manifest_list in self._known_lists:
                 continue
-            path = self._rule.path(snapshot.manifest_list)
-            if path is None:
+            if (path := self._rule.path(snapshot.manifest_list)) is None:
                 self._keep(snapshot.manifest_list, snapshot.manifest_list, Rule.OUTSIDE)
                 unplaced = True
             elif path in self._rule.needed or path in self.files["manifest_lists"]:
@@ -426,8 +425,7 @@ def uses_store(table: IcebergTable) -> bool:
 
 def _drop_keks(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[str, ...]:
     """Drop KEKs from the key store unless `keep` is true; return those that are still there."""
-    store = table.resolver.store
-    if store is None or not keks:
+    if (store := table.resolver.store) is None or not keks:
         return ()
     with contextlib.suppress(ModcryptError, OSError):
         if not keep:

@@ -25,8 +25,7 @@ from modcrypt.jobs.engine import Job, run_job
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
 
-_COPIED = 4 << 20
-"""Number of bytes of plaintext copied at a time."""
+_COPIED = 4 << 20  # number of bytes of plaintext copied at a time
 
 FileToRewrite: TypeAlias = tuple[str, str, int, StandardKeyMetadata]
 """Location, format, trusted length and key metadata of a file."""

@@ -309,10 +309,8 @@ class KekRotation:
         return [moved.get(id_, keys[id_]) for id_ in sorted(self.planned.kept & keys.keys())]
 
     def _encrypt_entries(self, table: IcebergTable) -> list[EncryptedKey]:
-        """Encrypt the entries of manifest lists again, grouped by key.
-
-        The entry of a rewritten list gets the key metadata of the new list.
-        """
+        """Encrypt the entries of manifest lists again, grouped by key."""
+        # The entry of a rewritten list gets the key metadata of the new list.
         metadata, resolver = table.metadata, table.resolver
         fresh = {
             snapshot.key_id: self.rewrapping.lists[snapshot.manifest_list][1]

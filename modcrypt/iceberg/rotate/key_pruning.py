@@ -100,8 +100,7 @@ def retired_keks(table: IcebergTable) -> tuple[str, ...]:
     metadata, store = table.metadata, table.resolver.store
     held = {} if store is None else store.keys()
     held = {id_: kek for id_, kek in held.items() if kek.properties.get(TABLE) == metadata.uuid}
-    retired_ids = retired_kek_ids(held.values(), metadata)
-    if not retired_ids:
+    if not (retired_ids := retired_kek_ids(held.values(), metadata)):
         return ()
     listing = {entry.encrypted_by for entry in metadata.keys.values()}
     needed = listing | find_key_manifests(table).keks

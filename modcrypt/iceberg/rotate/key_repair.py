@@ -94,8 +94,7 @@ def _plan(table: IcebergTable, drop_lost: bool) -> tuple[Repaired, TableMetadata
     """Return the possible repairs, and the metadata with them; None if nothing changes."""
     metadata = table.metadata
     wrong, refused = _find_wrong_keks(table)
-    missing = {*lost_keys(table), *wrong, *refused}
-    if not missing:
+    if not (missing := {*lost_keys(table), *wrong, *refused}):
         return Repaired(table=table), None
     table = _without(table, missing)
     restored = _find_lost(table)
@@ -146,10 +145,8 @@ def _lost_snapshots(table: IcebergTable) -> list[Snapshot]:
 
 
 def _find_wrong_keks(table: IcebergTable) -> tuple[set[str], set[str]]:
-    """Return the ids of KEKs that do not open, and of those that this caller is refused.
-
-    The key service may have wrapped another key, so each KEK has to decrypt an entry.
-    """
+    """Return the ids of KEKs that do not open, and of those that this caller is refused."""
+    # The key service may have wrapped another key, so each KEK has to decrypt an entry.
     metadata, resolver = table.metadata, table.resolver
     wrong, refused, seen = set[str](), set[str](), set[str]()
     for entry in metadata.keys.values():
@@ -176,9 +173,6 @@ def _without(table: IcebergTable, ids: Collection[str]) -> IcebergTable:
     return (
         table if len(keys) == len(metadata.keys) else table.with_metadata(metadata.with_keys(keys))
     )
-
-
-# --- finding keys --------------------------------------------------------------------------------
 
 
 class _DoubtfulKeyError(KeyMaterialError):
@@ -236,8 +230,7 @@ def _entries_for(
         raise KeyNotFoundError(f"{older.name}: the key of snapshot {snapshot.id} is not here")
     missing = {entry.id: entry} if entry.id not in metadata.keys else {}
     if not entry.is_single and entry.encrypted_by not in table.resolver.keks(metadata):
-        kek = older.keys.get(entry.encrypted_by)
-        if kek is None:
+        if (kek := older.keys.get(entry.encrypted_by)) is None:
             raise KeyNotFoundError(f"{older.name}: the KEK of key {entry.id} is not here")
         missing[kek.id] = _wrap_for(table, IcebergKey.of(kek))
     restored = metadata.with_keys([*metadata.keys.values(), *missing.values()])
@@ -269,9 +262,6 @@ def _check_expected(table: IcebergTable, kek: IcebergKey) -> None:
         )
     if name not in expected:
         raise KeyMaterialError(f"the lost KEK {kek.id!r} is under the unexpected {name!r}")
-
-
-# --- dropping snapshots --------------------------------------------------------------------------
 
 
 def _drop(metadata: TableMetadata, lost: set[int], newest: Snapshot) -> TableMetadata:

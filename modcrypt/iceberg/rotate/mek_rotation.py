@@ -127,11 +127,9 @@ class MekRotation:
         return tuple(late)
 
     def _move_store(self, table: IcebergTable, target: str, but: str | None = None) -> None:
-        """Move the KEKs of the store that are not moved yet, except those under one master key.
-
-        A KEK that only older versions need does not block the move if it cannot be unwrapped: its
-        master key may be deleted, as may those of older metadata.json files.
-        """
+        """Move the KEKs of the store that are not moved yet, except those under one master key."""
+        # A KEK that only older versions need does not block the move if it cannot be unwrapped: its
+        # master key may be deleted, as may those of older metadata.json files.
         metadata, resolver = table.metadata, table.resolver
         samples, done = self._samples_of(table), list(self.moved.values())
         moved: list[IcebergKey] = []

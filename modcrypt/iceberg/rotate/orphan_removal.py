@@ -190,11 +190,9 @@ def _check_unshared(table: IcebergTable, report: TableReport) -> None:
 
 
 def _check_newest(table: IcebergTable, report: TableReport, older_than_days: float) -> None:
-    """Raise IntegrityError if an old metadata.json has a newer state of the table.
-
-    A catalog whose database was restored from a backup names an older version: what was committed
-    since would be removed. A young metadata.json may belong to a commit under way.
-    """
+    """Raise IntegrityError if an old metadata.json has a newer state of the table."""
+    # A catalog whose database was restored from a backup names an older version: what was committed
+    # since would be removed. A young metadata.json may belong to a commit under way.
     latest_change = time.time() - older_than_days * DAY
     for path in sorted(report.newer_versions):
         changed = Place(table.place.filesystem, path).modified()

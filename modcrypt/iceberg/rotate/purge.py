@@ -144,11 +144,9 @@ def _drop(table: IcebergTable, purge: Expiry) -> IcebergTable:
 
 
 def _drop_entry(versions: CatalogVersions, last: Place) -> None:
-    """Mark the last version, and drop the table; raise as `CatalogVersions.drop`.
-
-    After a conflict the marker stays if the table is gone: this very request, repeated by a
-    gateway, may have dropped it. Only the caller can know whether it was renamed.
-    """
+    """Mark the last version, and drop the table; raise as `CatalogVersions.drop`."""
+    # After a conflict the marker stays if the table is gone: this very request, repeated by a
+    # gateway, may have dropped it. Only the caller can know whether it was renamed.
     location, mark = versions.location_of(last), _mark_of(last)
     with open_sink_at(mark) as sink:
         sink.append(_MARK)
@@ -208,10 +206,8 @@ def _check_last(table: IcebergTable) -> None:
 
 
 def _remove_last(table: IcebergTable) -> tuple[str, ...]:
-    """Remove the last metadata.json, version hint and markers; return what could not be removed.
-
-    A version that a writer of another program has committed since is left with all it needs.
-    """
+    """Remove the last metadata.json, version hint and markers; return what could not be removed."""
+    # A version that a writer of another program has committed since is left with all it needs.
     left, own = remove_files([_named(table.place)]), table.place.name
     names = metadata_files(table)
     newer = [name for name in names if name != own and is_later(name, own)]

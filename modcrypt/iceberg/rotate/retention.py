@@ -28,9 +28,7 @@ from modcrypt.iceberg.write.snapshot_writing import MAIN, ancestors
 STAGED, PUBLISHED = "wap.id", "published-wap-id"
 """Members of a snapshot's summary that mark staged snapshots, and those that publish them."""
 
-_MAX_AGE_MS = 5 * 24 * 60 * 60 * 1000
-"""Java's default of `history.expire.max-snapshot-age-ms`."""
-
+_MAX_AGE_MS = 5 * 24 * 60 * 60 * 1000  # java's default of `history.expire.max-snapshot-age-ms`
 _AGE = "history.expire.max-snapshot-age-ms"
 _COUNT = "history.expire.min-snapshots-to-keep"
 _REF_AGE = "history.expire.max-ref-age-ms"
@@ -147,8 +145,7 @@ class Retention:
             return self.older_than.timestamp() * 1000
         if self.older_than is not None:
             return self.now_ms - self.older_than / timedelta(milliseconds=1)
-        age = _setting(metadata, _AGE)
-        if age is None and self.keep_last is None:
+        if (age := _setting(metadata, _AGE)) is None and self.keep_last is None:
             return math.inf
         return self.now_ms - (_MAX_AGE_MS if age is None else age)
 
@@ -187,8 +184,7 @@ def _own_setting(
     metadata: TableMetadata, name: str, ref: Mapping[str, Any], setting: str, otherwise: int | None
 ) -> int | None:
     """Return a setting of a branch or tag, which Java requires to be positive."""
-    value = ref.get(setting)
-    if value is None:
+    if (value := ref.get(setting)) is None:
         return otherwise
     if type(value) is not int or value < 1:
         raise FormatError(f"{metadata.name}: {setting} of {name!r} is not a positive whole number")

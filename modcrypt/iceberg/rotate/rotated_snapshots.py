@@ -90,8 +90,7 @@ def list_heads(metadata: TableMetadata) -> list[Head]:
     """
     by_id = {snapshot.id: snapshot for snapshot in metadata.snapshots}
     refs: dict[int, list[str]] = {}
-    current = metadata.current
-    if current is not None:
+    if (current := metadata.current) is not None:
         refs[current.id] = [MAIN]
     for name, ref in metadata.refs.items():
         if name != MAIN and ref.get("snapshot-id") in by_id:
@@ -111,8 +110,7 @@ def list_heads(metadata: TableMetadata) -> list[Head]:
 
 def list_behind(metadata: TableMetadata) -> tuple[str, ...]:
     """Return the branches whose heads are older snapshots of main, which could follow it."""
-    current = metadata.current
-    if current is None:
+    if (current := metadata.current) is None:
         return ()
     by_id = {snapshot.id: snapshot for snapshot in metadata.snapshots}
     older = {snapshot.id for snapshot in ancestors(current.id, by_id)} - {current.id}
@@ -266,13 +264,9 @@ class RotatedSnapshots:
         }  # fmt: skip
 
     def _keep_manifest(
-        self,
-        manifest: ManifestFile,
-        entries: Sequence[FileEntry],
-        before: Mapping[FileId, _Added],
-        *,
-        is_own: bool,
-    ) -> _Row | None:
+        self, manifest: ManifestFile, entries: Sequence[FileEntry], before: Mapping[FileId, _Added],
+        *, is_own: bool,
+    ) -> _Row | None:  # fmt: skip
         """Return the row of a manifest that needs no change; None for others.
 
         With `is_own` it is the branch's own: snapshots that are no longer its ancestors added it.
@@ -283,14 +277,9 @@ class RotatedSnapshots:
         return _Row(manifest.row, {id_: before[id_] for id_ in live})
 
     def _write_manifest(
-        self,
-        manifest: ManifestFile,
-        entries: Sequence[FileEntry],
-        by: _Commit,
-        before: Mapping[FileId, _Added],
-        *,
-        replaces: bool,
-    ) -> _Row:
+        self, manifest: ManifestFile, entries: Sequence[FileEntry], by: _Commit,
+        before: Mapping[FileId, _Added], *, replaces: bool,
+    ) -> _Row:  # fmt: skip
         """Write a manifest with the new files; those in `before` exist already.
 
         With `replaces` it also deletes the old files.

@@ -20,8 +20,7 @@ from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import fork_safe
 
-LISTED = 5
-"""Maximum number of ids of lost keys in the advice."""
+LISTED = 5  # maximum number of ids of lost keys in the advice
 
 Rotated: TypeAlias = Literal["mek", "kek", "dek"]
 
@@ -163,8 +162,6 @@ def _is_gone(table: IcebergTable, location: str) -> bool:
     return False
 
 
-# --- calls of the key service --------------------------------------------------------------------
-
 _CALLS = ("wrap", "unwrap", "rewrap", "wrap_many", "unwrap_many", "rewrap_many")
 
 
@@ -203,12 +200,9 @@ def count_kms_calls(
     resolver = table.resolver
     client: Any = CountingClient(resolver.masters.client)
     fresh = KeyResolver(
-        client,
-        resolver.store,
-        master_key_ids=resolver.master_key_ids,
-        audit=resolver.masters.audit,
-        proof=proof,
-    )
+        client, resolver.store, master_key_ids=resolver.master_key_ids,
+        audit=resolver.masters.audit, proof=proof,
+    )  # fmt: skip
     return with_resolver(table, fresh), client
 
 

@@ -62,14 +62,10 @@ class Rotation(Protocol):
     `plan` comes first, once. `next_version` is called for each attempt to commit, and keeps what it
     has made for the next one; it writes nothing that a committed version names. `finish` comes
     last, if there was anything to do, also if only the key store changes.
-
-    Attributes:
-        has_work: Whether there is anything to rotate; known after `plan`.
-        in_table: Whether the table changes, and not only its key store; known after `plan`.
     """
 
-    has_work: bool
-    in_table: bool
+    has_work: bool  # whether there is anything to rotate; known after `plan`
+    in_table: bool  # whether the table changes, and not only its key store; known after `plan`
 
     @property
     def replaced(self) -> set[str] | frozenset[str]:
@@ -189,10 +185,8 @@ def rotate_table(
 
 
 def _check_none_lost(table: IcebergTable, what: Rotated) -> None:
-    """Raise KeyNotFoundError if KEKs are rotated and a snapshot's key is lost.
-
-    Older metadata.json files may still have the key, under a KEK that the rotation would replace.
-    """
+    """Raise KeyNotFoundError if KEKs are rotated and a snapshot's key is lost."""
+    # Older metadata.json files may still have the key, under a KEK that the rotation would replace.
     if what != "dek" and (lost := lost_keys(table)):
         raise KeyNotFoundError(
             f"{table.metadata.name}: snapshots need keys that are neither in the table nor in its "
@@ -201,7 +195,6 @@ def _check_none_lost(table: IcebergTable, what: Rotated) -> None:
         )
 
 
-# --- rotations in a REST catalog -----------------------------------------------------------------
 #
 # The protocol compares branches, but no keys and no master key. So the server accepts two rotations
 # of one version, which leave KEKs under two master keys, and an append that brings back a KEK which
@@ -267,10 +260,8 @@ def _is_settled(metadata: TableMetadata, goal: str, rotation: Rotation) -> bool:
 
 
 def _finishing(rotation: Rotation, goal: str) -> Rotation:
-    """Return a rotation that leaves all keys under the master key `goal`.
-
-    A rotation of KEKs is repeated, to drop the old ones that are there again.
-    """
+    """Return a rotation that leaves all keys under the master key `goal`."""
+    # A rotation of KEKs is repeated, to drop the old ones that are there again.
     if isinstance(rotation, KekRotation):
         rotation.new_id = goal
         return rotation

@@ -91,7 +91,6 @@ def open_pyiceberg_catalog(name: str, **properties: str) -> Catalog:
 def _is_rest(name: str, settings: dict[str, Any]) -> bool:
     if PY_CATALOG_IMPL in settings or not settings.get("uri"):
         return False
-    kind = settings.get("type")
-    if kind:
+    if kind := settings.get("type"):
         return str(kind).lower() == CatalogType.REST.value
     return infer_catalog_type(name, settings) is CatalogType.REST

@@ -180,8 +180,6 @@ class CatalogVersions:
         self._check_namespace()
         return self._pointer.default_location()
 
-    # --- the catalog ----------------------------------------------------------------------------
-
     @property
     def _pointer(self) -> Pointer:
         return pointer_of(self.catalog, self.identifier)
@@ -196,11 +194,9 @@ class CatalogVersions:
         return self._pointer.is_remote
 
     def _find_checked(self) -> Place:
-        """Return the place that the catalog names, whose hash is the one in the same entry.
-
-        A metastore stores an entry as several rows of a database, and may return some of them as
-        they were before a commit and others as they are after it.
-        """
+        """Return the place that the catalog names, whose hash is the one in the same entry."""
+        # A metastore stores an entry as several rows of a database, and may return some of them as
+        # they were before a commit and others as they are after it.
         pointed = self._pointed()
         while True:
             place = self._find_place(pointed.location)
@@ -214,8 +210,7 @@ class CatalogVersions:
                 return place
 
     def _pointed(self) -> Pointed:
-        pointed = self._pointer.find()
-        if pointed is None:
+        if (pointed := self._pointer.find()) is None:
             raise self._missing_error()
         return pointed
 

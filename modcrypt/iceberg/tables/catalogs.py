@@ -87,11 +87,9 @@ def load_table(
 
 
 def versions_of(
-    catalog: Any,
-    identifier: Identifier,
-    filesystem: Any = None,
+    catalog: Any, identifier: Identifier, filesystem: Any = None,
     location_map: Mapping[str, Any] | None = None,
-) -> CatalogVersions:
+) -> CatalogVersions:  # fmt: skip
     """Return the versions of a table in a pyiceberg catalog; for the arguments see `load_table`."""
     kind: type[CatalogVersions] = CatalogVersions
     if _is_rest(catalog):
@@ -116,8 +114,7 @@ def parse_identifier(text: str) -> tuple[str, ...]:
     """
     parts, at = list[str](), 0
     while at < len(text):
-        match = _PART.match(text, at)
-        if match is None:
+        if (match := _PART.match(text, at)) is None:
             raise ValueError(
                 f"{printable(text)} is not an identifier of a catalog: put names with dots into "
                 "backticks, as in shop.`a.b`"

@@ -66,18 +66,10 @@ class Selection:
 
 
 def select_rows(
-    table: IcebergTable,
-    snapshot: int | str | None,
-    columns: Sequence[str] | None,
-    filters: Any,
-    *,
-    row_filter: Any,
-    selected_fields: Sequence[str],
-    case_sensitive: bool,
-    snapshot_id: int | None,
-    as_of: datetime.datetime | int | None,
-    limit: int | None,
-) -> Selection:
+    table: IcebergTable, snapshot: int | str | None, columns: Sequence[str] | None, filters: Any, *,
+    row_filter: Any, selected_fields: Sequence[str], case_sensitive: bool, snapshot_id: int | None,
+    as_of: datetime.datetime | int | None, limit: int | None,
+) -> Selection:  # fmt: skip
     """Return the selection by arguments of `IcebergTable.scan`; raise ValueError if they conflict.
 
     modcrypt's own names of arguments and those of pyiceberg mean the same; each may be given once.
@@ -99,8 +91,7 @@ def select_rows(
 
 def snapshot_at(table: IcebergTable, when: datetime.datetime | int) -> Snapshot:
     """Return the snapshot that was the current one at a time; raise ValueError without one."""
-    found = table.snapshot_as_of_timestamp(to_milliseconds(when))
-    if found is None:
+    if (found := table.snapshot_as_of_timestamp(to_milliseconds(when))) is None:
         raise ValueError("the table's history has no snapshot as old as as_of")
     return found
 
@@ -149,8 +140,6 @@ class DataScan(FactSheet):
             ("Limit", "none" if limit is None else str(limit)),
         ]
 
-    # --- other selections -----------------------------------------------------------------------
-
     def use_ref(self, name: str) -> DataScan:
         """Return a scan of a branch or tag; raise ValueError if a snapshot is already chosen."""
         if self._selection.snapshot is not None:
@@ -186,8 +175,6 @@ class DataScan(FactSheet):
 
     def _changed(self, **members: Any) -> DataScan:
         return DataScan(self._source, replace(self._selection, **members))
-
-    # --- rows -----------------------------------------------------------------------------------
 
     @property
     def schema(self) -> pa.Schema:
@@ -241,8 +228,7 @@ class DataScan(FactSheet):
         return counted if limit is None else min(limit, counted)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        left = self._selection.limit
-        if left == 0:
+        if (left := self._selection.limit) == 0:
             return
         for batch in self._scan.to_batches():
             yield batch if left is None else batch.slice(0, left)
@@ -252,8 +238,6 @@ class DataScan(FactSheet):
     @cached_property
     def _table(self) -> pa.Table:
         return pa.Table.from_batches(self._batches(), self.schema)
-
-    # --- as a table of Arrow --------------------------------------------------------------------
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the rows as a stream of Arrow's C interface."""

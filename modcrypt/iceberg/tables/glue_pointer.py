@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 MAX_COMMENT, MAX_DESCRIPTION = 255, 2048
 """Maximum bytes of a column's comment and of a table's description in Glue."""
 
-_MAX_REASON = 300
-"""Maximum length of Glue's reason in an error."""
-
+_MAX_REASON = 300  # maximum length of Glue's reason in an error
 _MISSING = "EntityNotFoundException"
 
 
@@ -68,8 +66,7 @@ class GluePointer:
 
     def swap(self, old: str, new: str, metadata: TableMetadata) -> bool:
         """Update the entry at its version; see `Pointer`."""
-        entry = self._find_entry()
-        if entry is None or not _names(entry, old):
+        if (entry := self._find_entry()) is None or not _names(entry, old):
             return False
         if not (version := entry.get("VersionId")):
             raise UnsupportedFormatError(
@@ -94,8 +91,7 @@ class GluePointer:
 
     def drop(self, old: str) -> bool:
         """Delete the entry; see `Pointer`. Glue compares nothing: a change in between is lost."""
-        entry = self._find_entry()
-        if entry is None or not _names(entry, old):
+        if (entry := self._find_entry()) is None or not _names(entry, old):
             return False
         try:
             self._call("delete_table", Name=self.name)
@@ -136,9 +132,6 @@ def _names(entry: Mapping[str, Any], location: str) -> bool:
     return is_iceberg(parameters) and parameters.get(METADATA_LOCATION) == location
 
 
-# --- entries, as Java and pyiceberg write them ----------------------------------------------------
-
-
 def make_table_input(
     entry: Mapping[str, Any], metadata: TableMetadata, location: str, previous: str | None = None
 ) -> dict[str, Any]:
@@ -175,9 +168,6 @@ def _columns(metadata: PyTableMetadata, known: Iterable[Mapping[str, Any]]) -> l
 def _cut(text: str, limit: int) -> str:
     """Return the beginning of a text on one line, as Glue accepts it."""
     return " ".join(text.split()).encode()[:limit].decode(errors="ignore")
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 class _GlueError(OSError):

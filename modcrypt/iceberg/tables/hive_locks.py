@@ -156,10 +156,8 @@ def _start_time(process: int) -> str | None:
 
 
 def _read_status(process: int) -> list[str]:
-    """Return the fields of a process's status after its name; none if they are hidden.
-
-    A machine may hide the processes of other users (`hidepid`).
-    """
+    """Return the fields of a process's status after its name; none if they are hidden."""
+    # A machine may hide the processes of other users (`hidepid`).
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

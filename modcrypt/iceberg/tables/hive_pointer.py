@@ -64,8 +64,7 @@ class HivePointer:
         parameters = _parameters_of(table)
         if not is_iceberg(parameters):
             raise ValueError(f"{self.database}.{self.name} is not an Iceberg table")
-        location = parameters.get(LOCATION)
-        if not location:
+        if not (location := parameters.get(LOCATION)):
             return None
         return Pointed(location, parameters.get(DIGEST) or None, parameters.get(KEY_ID) or None)
 

@@ -96,8 +96,7 @@ class Pointed(NamedTuple):
         if self.master_key_id is None:
             return
         with contextlib.suppress(FileNotFoundError):
-            found = read_metadata(place).master_key_id
-            if found != self.master_key_id:
+            if (found := read_metadata(place).master_key_id) != self.master_key_id:
                 raise IntegrityError(
                     f"{place.address}: the catalog has the master key {self.master_key_id!r} for "
                     f"this table, and the file {found!r}: it was altered; restore it, or register "

@@ -44,8 +44,7 @@ from modcrypt.pkmt1.strict_json import load_json
 if TYPE_CHECKING:
     from modcrypt.iceberg.tables.pointers import Identifier
 
-TIMEOUT = (30, 300)
-"""Seconds to wait for a connection, and for an answer."""
+TIMEOUT = (30, 300)  # seconds to wait for a connection, and for an answer
 
 LIMITS = AnswerLimits(size=MAX_METADATA, seconds=TIMEOUT[1], transfer=20.0)
 """Limits of an answer. Servers may think long about a commit; then the answer comes in one go."""
@@ -201,11 +200,9 @@ def load(catalog: RestCatalog, identifier: Identifier) -> TableAnswer | None:
 
 
 def commit(
-    catalog: RestCatalog,
-    identifier: Identifier,
-    requirements: Sequence[Mapping[str, Any]],
+    catalog: RestCatalog, identifier: Identifier, requirements: Sequence[Mapping[str, Any]],
     updates: Sequence[Mapping[str, Any]],
-) -> TableAnswer:
+) -> TableAnswer:  # fmt: skip
     """Commit updates to a table; return its new version.
 
     Raises:
@@ -259,22 +256,17 @@ def check_writable(catalog: RestCatalog) -> None:
 
 
 def _send(
-    catalog: RestCatalog,
-    method: str,
-    identifier: Identifier,
-    body: bytes | None,
+    catalog: RestCatalog, method: str, identifier: Identifier, body: bytes | None,
     params: Mapping[str, str | None] | None = None,
-) -> Response:
+) -> Response:  # fmt: skip
     *namespace, name = catalog.identifier_to_tuple(identifier)
     url = _url(catalog, Endpoints.load_table, namespace, table=name)
     return _request(catalog, method, url, body, params)
 
 
 def _url(catalog: RestCatalog, endpoint: str, namespace: Sequence[str], **names: str) -> str:
-    """Return the URL of a namespace or of something in it.
-
-    The specification encodes each part of a namespace once, and the separator between them.
-    """
+    """Return the URL of a namespace or of something in it."""
+    # The specification encodes each part of a namespace once, and the separator between them.
     check_names(catalog, (*namespace, *names.values()))
     path = quote(catalog._namespace_separator, safe="").join(quote(n, safe="") for n in namespace)
     encoded = {what: quote(name, safe="") for what, name in names.items()}
@@ -297,12 +289,9 @@ def check_names(catalog: RestCatalog, names: Sequence[str]) -> None:
 
 
 def _request(
-    catalog: RestCatalog,
-    method: str,
-    url: str,
-    body: bytes | None,
+    catalog: RestCatalog, method: str, url: str, body: bytes | None,
     params: Mapping[str, str | None] | None = None,
-) -> Response:
+) -> Response:  # fmt: skip
     bound_requests(catalog)  # again: a copy in another process has lost its limits
 
     def send() -> Response:

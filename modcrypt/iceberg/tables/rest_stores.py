@@ -166,8 +166,6 @@ def _is_azure_secret(name: str) -> bool:
     }  # fmt: skip
 
 
-# --- renewed credentials --------------------------------------------------------------------------
-
 EXPIRY = "s3.session-token-expires-at-ms"
 """Setting of a server with the time at which its credentials expire, in milliseconds."""
 

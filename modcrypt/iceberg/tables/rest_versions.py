@@ -85,11 +85,9 @@ class RestVersions(CatalogVersions):
         return place, after.metadata.named(place.path)
 
     def _send_updates(self, before: TableAnswer, updates: Sequence[Update]) -> TableAnswer:
-        """Have the server apply updates; return the version that it has afterwards.
-
-        Gateways repeat requests and lose, cut or cache answers. So neither a refusal nor an old
-        version in the answer proves that the server has not applied the updates.
-        """
+        """Have the server apply updates; return the version that it has afterwards."""
+        # Gateways repeat requests and lose, cut or cache answers. So neither a refusal nor an old
+        # version in the answer proves that the server has not applied the updates.
         requirements = list_requirements(before.metadata, updates)
         try:
             after = rest_requests.commit(self.catalog, self.identifier, requirements, updates)
@@ -102,8 +100,7 @@ class RestVersions(CatalogVersions):
         return after if _has_all(updates, after.metadata) else self._load()
 
     def _load(self) -> TableAnswer:
-        answer = rest_requests.load(self.catalog, self.identifier)
-        if answer is None:
+        if (answer := rest_requests.load(self.catalog, self.identifier)) is None:
             raise self._missing_error()
         return answer
 
@@ -113,10 +110,8 @@ class RestVersions(CatalogVersions):
         return replace(self, filesystem=filesystem)._find_place(answer.location)
 
     def _open_store(self, answer: TableAnswer) -> Any:
-        """Return the file system that the catalog's settings and the server's describe; or None.
-
-        The table's own properties are not asked: anyone who may write the table can set them.
-        """
+        """Return the file system that the catalog's settings and the server's describe; or None."""
+        # The table's own properties are not asked: anyone who may write the table can set them.
         scheme, separator, _ = answer.location.partition("://")
         if not separator or scheme == "file" or not is_opened(answer.location):
             return None
@@ -125,8 +120,7 @@ class RestVersions(CatalogVersions):
         def settings_of(current: TableAnswer) -> dict[str, Any]:
             return merge_settings(own, {**vended, **current.config}, self._name)
 
-        settings = settings_of(answer)
-        if not settings:
+        if not (settings := settings_of(answer)):
             return None
         from pyiceberg.io.fsspec import FsspecFileIO
 
@@ -146,22 +140,17 @@ def _has_all(updates: Sequence[Update], metadata: TableMetadata) -> bool:
 
 
 def _ignores(updates: Sequence[Update], after: TableMetadata, wanted: TableMetadata) -> bool:
-    """Return whether the server has ignored a part of the updates that lead to `wanted`.
-
-    A removed KEK may be there again with a newer snapshot, whose commit carries it.
-    """
+    """Return whether the server has ignored a part of the updates that lead to `wanted`."""
+    # A removed KEK may be there again with a newer snapshot, whose commit carries it.
     known = {snapshot.id for snapshot in wanted.snapshots}
     is_alone = known.issuperset(snapshot.id for snapshot in after.snapshots)
     return not is_applied(updates, after) or (is_alone and keeps_removed(updates, after))
 
 
 def _split_settings(catalog: RestCatalog) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the settings of the user's catalog, and those among them that the server makes.
-
-    pyiceberg merges both when it opens a catalog; only `LimitedRestCatalog` keeps the former.
-    """
-    own = getattr(catalog, "own_settings", None)
-    if own is not None:
+    """Return the settings of the user's catalog, and those among them that the server makes."""
+    # pyiceberg merges both when it opens a catalog; only `LimitedRestCatalog` keeps the former.
+    if (own := getattr(catalog, "own_settings", None)) is not None:
         properties = catalog.properties.items()
         return own, {name: value for name, value in properties if own.get(name) != value}
     if not names_address(catalog.properties):

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from modcrypt.parquet.arrow.arrow_streams import ArrowStream
 
 
-Read: TypeAlias = Callable[[], CurrentVersion]
-"""Function that reads a version of a table."""
+Read: TypeAlias = Callable[[], CurrentVersion]  # function that reads a version of a table
 
 
 @dataclass(frozen=True, repr=False)
@@ -352,12 +351,9 @@ def find_versions(metadata_json: Any, filesystem: Any) -> tuple[Read, FolderVers
 
 
 def reader_of(
-    kms: KmsClient | KeyTools | str,
-    key_store: KeyStore | None,
-    master_key_ids: Collection[str] | None,
-    subjects: SubjectKeys | None = None,
-    **known: Any,
-) -> tuple[KeyResolver, Expectation]:
+    kms: KmsClient | KeyTools | str, key_store: KeyStore | None,
+    master_key_ids: Collection[str] | None, subjects: SubjectKeys | None = None, **known: Any,
+) -> tuple[KeyResolver, Expectation]:  # fmt: skip
     """Return a resolver of a table's keys, and what its reader expects; see `open_table`.
 
     `known` has the other attributes of the expectation.
@@ -373,13 +369,9 @@ def reader_of(
 
 
 def open_located_table(
-    read: Read,
-    versions: Versions,
-    resolver: KeyResolver,
-    expected: Expectation,
-    location_map: Mapping[str, Any] | None,
-    filesystem: Any = None,
-) -> IcebergTable:
+    read: Read, versions: Versions, resolver: KeyResolver, expected: Expectation,
+    location_map: Mapping[str, Any] | None, filesystem: Any = None,
+) -> IcebergTable:  # fmt: skip
     """Open the version of a table that `read` returns; see `open_table`."""
     require_extra()
     place, metadata, restrictions = read()
@@ -409,11 +401,9 @@ def _expected_master_keys(
 
 
 def resolver_of(
-    kms: KmsClient | KeyTools | str,
-    key_store: KeyStore | None,
-    master_key_ids: Collection[str] | None = None,
-    subjects: SubjectKeys | None = None,
-) -> KeyResolver:
+    kms: KmsClient | KeyTools | str, key_store: KeyStore | None,
+    master_key_ids: Collection[str] | None = None, subjects: SubjectKeys | None = None,
+) -> KeyResolver:  # fmt: skip
     """Return a resolver of a table's keys; for the arguments see `open_table`.
 
     Raise ValueError if the key tools bind keys to an AAD, which Iceberg tables do not support.

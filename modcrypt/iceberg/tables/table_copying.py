@@ -47,8 +47,7 @@ from modcrypt.io.places import Place
 from modcrypt.keys import Secret
 from modcrypt.runtime.fork_safety import cached_property
 
-_THREADS = 4
-"""Number of files copied concurrently: with an object store, threads mostly wait."""
+_THREADS = 4  # number of files copied concurrently: with an object store, threads mostly wait
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,10 @@ class Contents:
 
     @classmethod
     def of(
-        cls,
-        table: IcebergTable,
-        *,
-        history: bool = False,
+        cls, table: IcebergTable, *, history: bool = False,
         snapshots: Sequence[Snapshot] | None = None,
         read: Callable[[Walk, ManifestFile], Sequence[FileEntry]] = Walk.entries,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Read all manifests of a table's current snapshot, or with `history` of all snapshots.
 
         `snapshots` selects others than the current one; `read` reads each manifest.
@@ -175,8 +171,6 @@ class Copy:
             entries, snapshots=snapshots, next_row_id=self.next_row_id, **self._snapshot_members()
         )
 
-    # --- files ----------------------------------------------------------------------------------
-
     def _copy_files(self, live: Mapping[str, FileEntry]) -> None:
         pool = ThreadPoolExecutor(_THREADS)
         try:
@@ -186,10 +180,8 @@ class Copy:
             pool.shutdown(cancel_futures=True)  # waits for files that are being written
 
     def _new_location(self, entry: FileEntry) -> str:
-        """Return a new location for a file: in the same folder below `data/`, with a fresh name.
-
-        Fresh names avoid conflicts with files that an interrupted copy left behind.
-        """
+        """Return a new location for a file: in the same folder below `data/`, with a fresh name."""
+        # Fresh names avoid conflicts with files that an interrupted copy left behind.
         old, location = f"{self.contents.walk.metadata.location}/data/", entry.location
         folder = posixpath.dirname(location.removeprefix(old)) if location.startswith(old) else ""
         name = f"{uuid.uuid4()}{posixpath.splitext(location)[1]}"
@@ -204,8 +196,6 @@ class Copy:
     def _copy_file(self, entry: FileEntry, name: str) -> MovedFile:
         length = self.target.metadata.key_length
         return encrypt_file(self.files, self.contents.walk, entry, name, self._rename, length)
-
-    # --- manifests and snapshots ----------------------------------------------------------------
 
     def _write_snapshot(
         self, snapshot: Snapshot, opened: OpenKey
@@ -236,14 +226,9 @@ class Copy:
         self, old: ManifestFile, rows: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         new = write_manifest(
-            self.target,
-            old.spec_id,
-            rows,
-            self.files,
-            content=old.content,
-            snapshot_id=old.added_snapshot_id,
-            sequence_number=old.sequence_number,
-        )
+            self.target, old.spec_id, rows, self.files, content=old.content,
+            snapshot_id=old.added_snapshot_id, sequence_number=old.sequence_number,
+        )  # fmt: skip
         if old.content == DATA:
             new["first_row_id"] = self.contents.first_row_ids.get(old.location)
             if new["first_row_id"] is None:

@@ -195,8 +195,7 @@ def encryption_properties(
         raise ValueError(f"key_length must be 16, 24 or 32, not {key_length}")
     own = {KEY_ID: master_key_id, KEY_LENGTH: str(key_length)}
     own |= {} if policy is None else policy.properties()
-    taken = sorted({*own, "format-version"} & given.keys())
-    if taken:
+    if taken := sorted({*own, "format-version"} & given.keys()):
         raise ValueError(f"modcrypt sets these properties; remove them: {', '.join(taken)}")
     if not all(isinstance(value, str) for value in given.values()):
         raise ValueError("properties must map names to strings")
@@ -204,12 +203,9 @@ def encryption_properties(
 
 
 def new_place(
-    where: Any,
-    catalog: Any,
-    identifier: str | tuple[str, ...] | None,
-    location: str | None,
+    where: Any, catalog: Any, identifier: str | tuple[str, ...] | None, location: str | None,
     filesystem: Any,
-) -> NewPlace:
+) -> NewPlace:  # fmt: skip
     """Return the place of a new table; arguments and errors as of `create_table`."""
     if (catalog is None) != (identifier is None):
         raise ValueError("catalog and identifier must be passed together")

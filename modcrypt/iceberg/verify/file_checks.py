@@ -58,8 +58,7 @@ class _FileCheck:
         if file_format not in _READ:
             message = f"only length and tags are checked of files in {file_format}"
             self.report.note("unsupported", message, self._location, warning=True)
-        key_metadata = self._read_agreed_keys()
-        if key_metadata is None:
+        if (key_metadata := self._read_agreed_keys()) is None:
             self._check_plain()
         elif file_format == "PARQUET":
             self._check_parquet(key_metadata, self._threads)
@@ -68,8 +67,6 @@ class _FileCheck:
 
     def _tell(self, word: str, message: str) -> None:
         self.report.note(word, message, self._location)
-
-    # --- keys -----------------------------------------------------------------------------------
 
     def _read_agreed_keys(self) -> StandardKeyMetadata | None:
         """Return the key metadata of the file; report if the manifests that name it disagree."""
@@ -89,8 +86,6 @@ class _FileCheck:
         if entry.file_format != "PUFFIN" and len({each.record_count for each in entries}) > 1:
             self._tell("format", "two manifests have different numbers of rows for it")
         return found
-
-    # --- formats --------------------------------------------------------------------------------
 
     def _check_plain(self) -> None:
         """Check a file without key metadata, where plaintext is accepted."""

@@ -62,8 +62,6 @@ class KeyChecks:
     files: Counter[str] = field(default_factory=Counter)
     unused: tuple[str, ...] = ()  # ids of `encryption-keys` that nothing uses
 
-    # --- KEKs -----------------------------------------------------------------------------------
-
     def check_keks(self, jobs: int) -> None:
         """Find the KEKs of the table, unwrap them, and check their master keys and ages."""
         for key_id in self.metadata.kek_ids():
@@ -129,8 +127,7 @@ class KeyChecks:
             report.note(error.word, str(error))
             lifetime = KeyPolicy().kek_lifetime_days
         for key in self.keks.values():
-            age = self._age_days(key)
-            if age >= lifetime:
+            if (age := self._age_days(key)) >= lifetime:
                 report.note(
                     "key",
                     f"KEK {key.id} is {age} days old, but the policy allows {lifetime}: the next "
@@ -168,10 +165,8 @@ class KeyChecks:
             yield key, attributes
 
     def _newest_versions(self) -> dict[str, bool | None]:
-        """Return, by KEK id, whether the newest version of the master key wraps the KEK.
-
-        None means unknown. The key service is called once for each version of a master key.
-        """
+        """Return, by KEK id, whether the newest version of the master key wraps the KEK."""
+        # None means unknown. The key service is called once for each version of a master key.
         client = self.resolver.masters.client
         answers: dict[tuple[str, str], bool | None] = {}
         newest: dict[str, bool | None] = {}
@@ -186,8 +181,6 @@ class KeyChecks:
                     answers[place] = None
             newest[key.id] = answers[place]
         return newest
-
-    # --- uses -----------------------------------------------------------------------------------
 
     def count_uses(self, inventory: Inventory, *, whole: bool) -> None:
         """Count the uses of keys; if the inventory is not `whole`, KEKs may have unknown uses."""
@@ -220,8 +213,6 @@ class KeyChecks:
                     f'nonces allows {invocations.INVOCATION_LIMIT:,}: rotate "kek"'
                 )
                 self.report.note("key-uses", message, warning=True)
-
-    # --- reuse ----------------------------------------------------------------------------------
 
     def compare_marks(self, inventory: Inventory) -> None:
         """Report files that share a key or AAD prefix, and files whose key is a KEK."""

@@ -26,14 +26,8 @@ T = TypeVar("T")
 
 HUES = 8
 
-PAGE_BRANCHES = 60
-"""Maximum number of branches of one kind under a node of the page."""
-
-PAGE_NODES = 4_000
-"""Maximum number of nodes in the tree."""
-
-
-# --- the lines of the tree -----------------------------------------------------------------------
+PAGE_BRANCHES = 60  # maximum number of branches of one kind under a node of the page
+PAGE_NODES = 4_000  # maximum number of nodes in the tree
 
 
 @dataclass(slots=True)
@@ -221,9 +215,6 @@ def _total_size(files: Iterable[TreeFile]) -> int:
     return sum(file.size for file in files)
 
 
-# --- text ----------------------------------------------------------------------------------------
-
-
 def draw_text(tree: KeyTreeNodes, limit: int) -> str:
     """Draw a tree for a terminal; see `KeyTree.to_text`."""
     plan = _TreeLayout(tree, max(1, limit), PAGE_NODES)
@@ -254,27 +245,17 @@ def _draw_lines(node: Node, first: str, below: str) -> Iterator[str]:
         yield below + ("└─ " if number == ends else "├─ ") + text
 
 
-# --- the page ------------------------------------------------------------------------------------
-
-
 def draw_page(tree: KeyTreeNodes) -> str:
     """Draw a tree as a page."""
     layout = _TreeLayout(tree, PAGE_BRANCHES, PAGE_NODES)
     return render(
-        "key_tree.html",
-        title=f"Keys of {format_name(tree.location)}",
-        tree=tree,
-        hues=layout.hues,
-        picture=_Picture(tree, layout.hues),
-        roots=layout.roots(),
+        "key_tree.html", title=f"Keys of {format_name(tree.location)}", tree=tree, hues=layout.hues,
+        picture=_Picture(tree, layout.hues), roots=layout.roots(),
         keks=[(kek, layout.hues[kek.id], layout.size_beneath(kek)) for kek in tree.keks],
-    )
+    )  # fmt: skip
 
 
-# --- the picture ---------------------------------------------------------------------------------
-
-MOST = 14
-"""Maximum number of boxes in a column; the last one represents all others."""
+MOST = 14  # maximum number of boxes in a column; the last one represents all others
 
 
 @dataclass(slots=True)

@@ -107,10 +107,7 @@ class KeyTree(FactSheet, KeyTreeNodes):
 
 
 def key_tree(
-    table: IcebergTable,
-    *,
-    jobs: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    table: IcebergTable, *, jobs: int | None = None, progress: Callable[[int], None] | None = None
 ) -> KeyTree:
     """Find which keys decrypt which files of a table, in all snapshots; data files are not read.
 
@@ -162,41 +159,30 @@ def key_tree(
 def _tree_list(reached: ReachedList, current: Any) -> TreeList:
     ids, first = tuple(snapshot.id for snapshot in reached.snapshots), reached.snapshots[0]
     return TreeList(
-        location=reached.location,
-        size=reached.size,
-        snapshots=ids,
-        sequence_number=first.sequence_number,
-        timestamp_ms=first.timestamp_ms,
-        current=current in ids,
-        key_id=first.key_id,
+        location=reached.location, size=reached.size, snapshots=ids,
+        sequence_number=first.sequence_number, timestamp_ms=first.timestamp_ms,
+        current=current in ids, key_id=first.key_id,
         **_key_facts(reached.encrypted_by, None if reached.key is None else reached.key.encrypted),
         manifests=tuple(manifest.number for manifest in reached.manifests),
         error=None if reached.error is None else str(reached.error),
-    )
+    )  # fmt: skip
 
 
 def _tree_manifest(reached: ReachedManifest) -> TreeManifest:
     return TreeManifest(
-        kind=reached.kind,
-        location=reached.location,
-        size=reached.manifest.length,
-        encrypted=reached.encrypted,
-        files=tuple(file.number for file in reached.files),
+        kind=reached.kind, location=reached.location, size=reached.manifest.length,
+        encrypted=reached.encrypted, files=tuple(file.number for file in reached.files),
         error=None if reached.error is None else str(reached.error),
-    )
+    )  # fmt: skip
 
 
 def _tree_file(reached: ReachedFile) -> TreeFile:
     by = reached.encrypted_by
     encrypted = None if by is None else encrypted_part(reached.entry.key_metadata or b"")
     return TreeFile(
-        kind=reached.kind,
-        location=reached.location,
-        size=reached.entry.size,
-        records=reached.records,
-        encrypted=reached.encrypted,
-        **_key_facts(by, encrypted),
-    )
+        kind=reached.kind, location=reached.location, size=reached.entry.size,
+        records=reached.records, encrypted=reached.encrypted, **_key_facts(by, encrypted),
+    )  # fmt: skip
 
 
 def _key_facts(by: tuple[str, bool] | None, encrypted: bytes | None) -> dict[str, Any]:
@@ -207,9 +193,6 @@ def _key_facts(by: tuple[str, bool] | None, encrypted: bytes | None) -> dict[str
         with contextlib.suppress(KeyMaterialError):  # the version is unknown
             version = master_key_version(wrapped_part(encrypted))
     return {"sealed_by": id_, "single": single, "version": version}
-
-
-# --- what a key protects -------------------------------------------------------------------------
 
 
 def _find_protected(tree: KeyTree, key_id: str, version: str | None) -> Iterator[ProtectedFile]:

@@ -58,8 +58,7 @@ def check_orphans(
     """
     for location in table.metadata.statistics():
         report.add_note(STATISTICS, location, "Iceberg does not encrypt statistics files")
-    folder = table.walk.locations.folders.get(table.metadata.location)
-    if folder is None:
+    if (folder := table.walk.locations.folders.get(table.metadata.location)) is None:
         report.add_note(ORPHANS, None, "the table's location is mapped to no folder")
         return None
     try:
@@ -68,9 +67,6 @@ def check_orphans(
         report.add_failure(error, table.metadata.location)
         return None
     return _FolderCheck(table, folder, stored, report, jobs).find_orphans(inventory)
-
-
-# --- the folder ----------------------------------------------------------------------------------
 
 
 def list_stored(folder: Place) -> list[StrayFile]:
@@ -215,8 +211,6 @@ class _FolderCheck:
         if self.table.place.filesystem is not None:
             return path
         return posixpath.join(self.real(posixpath.dirname(path)), posixpath.basename(path))
-
-    # --- metadata -------------------------------------------------------------------------------
 
     def _check_log(self) -> None:
         missing = []

@@ -144,8 +144,6 @@ class _Run:
             not_authenticated=tuple(self.report.notes.values()),
         )
 
-    # --- manifest lists and manifests -----------------------------------------------------------
-
     def _check_table(self, reached: ReachedTable, keys: Keys, checks: KeyChecks) -> None:
         report, location = TableReport(), reached.location
         if reached.error is not None:
@@ -174,8 +172,6 @@ class _Run:
             )
         )  # fmt: skip
 
-    # --- data and delete files ------------------------------------------------------------------
-
     def _check_files(self, keys: Keys, inventory: Inventory) -> None:
         alone = len(inventory.files) == 1
         jobs, threads = (1, None) if alone else (self.jobs, 1)
@@ -197,9 +193,6 @@ def _report_unread_list(
         report.add_failure(error, location, lost=named and keys.is_lost(reached.encrypted_by))
     ids = ", ".join(str(snapshot.id) for snapshot in reached.snapshots)
     report.add_note("snapshot", location, f"the files of snapshot {ids} are unknown")
-
-
-# --- references ----------------------------------------------------------------------------------
 
 
 def _check_references(metadata: TableMetadata, report: TableReport) -> None:

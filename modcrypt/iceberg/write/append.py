@@ -76,8 +76,7 @@ def append(
         if not isinstance(data, pa.Table):
             data = open_stream(data)
         writer.check(data.schema)
-        files = writer.write(data)
-        if not files:
+        if not (files := writer.write(data)):
             return current
         addition = _Addition(
             files, writer.spec_id, current.metadata, table.metadata, new_files, branch, properties

@@ -59,8 +59,7 @@ FIRST_PAUSE = 0.1
 MAX_RETRIES = 1000
 """Limit of `commit.retry.num-retries`, which anyone who can write metadata.json can set."""
 
-LONGEST_PAUSE = 600
-"""Limit of `commit.retry.max-wait-ms` in seconds, for the same reason."""
+LONGEST_PAUSE = 600  # limit of `commit.retry.max-wait-ms` in seconds, for the same reason
 
 
 @dataclass(frozen=True)
@@ -101,11 +100,7 @@ def latest(table: Table) -> Table:
 
 
 def commit(
-    table: Table,
-    make: Make[Table],
-    *,
-    files: NewFiles | None = None,
-    keep_versions: bool = False,
+    table: Table, make: Make[Table], *, files: NewFiles | None = None, keep_versions: bool = False
 ) -> Table:
     """Commit a change completely or not at all; return the table at its new version.
 
@@ -244,7 +239,6 @@ def successor(new: TableMetadata, *, of: TableVersion) -> TableMetadata:
     return new.with_members(metadata_log=log[max(0, len(log) - max_logged) :], last_updated_ms=now)
 
 
-# --- merged commits ------------------------------------------------------------------------------
 #
 # A REST catalog compares branches, but no master key. So it accepts a snapshot that was written
 # before another writer rotated the table to another master key, and readers refuse its KEK.
@@ -307,8 +301,7 @@ def _with_moved_keks(metadata: TableMetadata, table: TableVersion) -> TableMetad
 
 def _has_its_key(metadata: TableMetadata, snapshot: Snapshot) -> bool:
     """Return whether the KEK of a snapshot is under the table's master key, or in a key store."""
-    entry = metadata.keys.get(snapshot.key_id or "")
-    if entry is None:
+    if (entry := metadata.keys.get(snapshot.key_id or "")) is None:
         return True
     kek = metadata.keys.get(entry.encrypted_by)
     master = entry.encrypted_by if entry.is_single else kek and kek.encrypted_by

@@ -120,8 +120,7 @@ class DataWriter:
 
         Raise PlaintextError if the table declares cells that would not be encrypted.
         """
-        cells = plan_cells(self._subjects, schema)
-        if cells is not None:
+        if (cells := plan_cells(self._subjects, schema)) is not None:
             check_cells(cells, self._table.schema(), self._table.spec())
         check_declared(self._declared, self._table.schema(), cells)
         if cells is None:
@@ -145,8 +144,6 @@ class DataWriter:
         finally:
             pool.shutdown(cancel_futures=True)  # waits for files that are being written
         return files
-
-    # --- splitting rows into files --------------------------------------------------------------
 
     def _read_lots(self, data: Data, cells: Any) -> Iterator[pa.Table]:
         """Yield the data, in cells if they have a writer, as tables that each fit in memory."""
@@ -177,8 +174,6 @@ class DataWriter:
             )
         ]
         return [table for table, _ in parts], [key for _, key in parts]
-
-    # --- files ----------------------------------------------------------------------------------
 
     def _write_file(
         self, notes: Mapping[str, bytes], rows: pa.Table, key: PartitionKey | None
@@ -223,9 +218,7 @@ class DataWriter:
         metadata = writer.writer.metadata
         try:
             statistics = data_file_statistics_from_parquet_metadata(
-                metadata,
-                stats_columns=plan,
-                parquet_column_mapping=ids,
+                metadata, stats_columns=plan, parquet_column_mapping=ids
             )
         except OverflowError:  # from datetime, which pyiceberg uses for bounds
             raise ValueError("the data has dates before year 1 or after year 9999") from None
@@ -236,11 +229,9 @@ class DataWriter:
 
 
 def _writer_options(properties: dict[str, str], name: str) -> tuple[int, dict[str, Any]]:
-    """Return the rows of a row group, and PyArrow's options, by a table's properties.
-
-    Nothing signs the properties. Without rows in a batch, PyArrow would write forever. Raise
-    FormatError if PyArrow cannot write with them.
-    """
+    """Return the rows of a row group, and PyArrow's options, by a table's properties."""
+    # Nothing signs the properties. Without rows in a batch, PyArrow would write forever. Raise
+    # FormatError if PyArrow cannot write with them.
     with as_format_errors(f"{name}: write.parquet properties"):
         options = _get_parquet_writer_kwargs(properties)
         limit = property_as_int(
@@ -286,8 +277,7 @@ def _lacks_bounds(statistics: pq.Statistics) -> bool:
 _STATISTICS = (
     "value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds",
 )  # fmt: skip
-_MAX_THREADS = 4
-"""Number of files encoded concurrently; each is held in memory."""
+_MAX_THREADS = 4  # number of files encoded concurrently; each is held in memory
 
 
 def _pairs(values: Mapping[int, Any] | None) -> list[dict[str, Any]]:

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 ENABLED = "commit.manifest-merge.enabled"
 TARGET_SIZE = "commit.manifest.target-size-bytes"
-MIN_COUNT = "commit.manifest.min-count-to-merge"
-"""Table properties, as Iceberg's Java names them."""
+MIN_COUNT = "commit.manifest.min-count-to-merge"  # table properties, as Iceberg's Java names them
 
 MAX_TARGET_SIZE = 64 << 20
 """Limit of the target size, which anyone who can write metadata.json can set: in memory, a byte of

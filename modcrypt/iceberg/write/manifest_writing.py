@@ -86,15 +86,9 @@ class SnapshotFields:
 
 
 def write_manifest(
-    table: TableVersion,
-    spec_id: int,
-    rows: Iterable[Row],
-    files: NewFiles,
-    *,
-    content: int,
-    snapshot_id: int,
-    sequence_number: int | None = None,
-) -> dict[str, Any]:
+    table: TableVersion, spec_id: int, rows: Iterable[Row], files: NewFiles, *, content: int,
+    snapshot_id: int, sequence_number: int | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Write a manifest of a table; return its row for a manifest list, under the spec's names.
 
     The row's key metadata is a `Secret`.
@@ -152,13 +146,9 @@ def write_manifest(
 
 @hide_frames
 def rewrite_manifest(
-    locations: Locations,
-    location: str,
-    keys: StandardKeyMetadata,
-    change: Callable[[list[dict[str, Any]]], Sequence[Row]],
-    target: str,
-    key_length: int,
-) -> StandardKeyMetadata:
+    locations: Locations, location: str, keys: StandardKeyMetadata,
+    change: Callable[[list[dict[str, Any]]], Sequence[Row]], target: str, key_length: int,
+) -> StandardKeyMetadata:  # fmt: skip
     """Write a manifest again with changed entries, under a fresh data key; return its key metadata.
 
     Its Avro schema and header are unchanged. `keys` must have the trusted length of the manifest,
@@ -174,13 +164,9 @@ def rewrite_manifest(
 
 
 def entry_row(
-    entry: FileEntry,
-    *,
-    status: int,
-    snapshot_id: int | None = None,
-    first_row_id: int | None = None,
-    **file: Any,
-) -> dict[str, Any]:
+    entry: FileEntry, *, status: int, snapshot_id: int | None = None,
+    first_row_id: int | None = None, **file: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Return an entry, as read with its inherited values, as a row for another manifest.
 
     Args:
@@ -193,12 +179,7 @@ def entry_row(
         "snapshot_id": entry.snapshot_id if snapshot_id is None else snapshot_id,
         "sequence_number": entry.sequence_number,
         "file_sequence_number": entry.file_sequence_number,
-        "data_file": {
-            **entry.file,
-            "content": entry.content,
-            "first_row_id": first_row_id,
-            **file,
-        },
+        "data_file": {**entry.file, "content": entry.content, "first_row_id": first_row_id, **file},
     }
 
 
@@ -327,12 +308,9 @@ def _count_files(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def write_manifest_list(
-    table: TableVersion,
-    snapshot: SnapshotFields,
-    rows: Iterable[Row],
-    opened: OpenKey,
+    table: TableVersion, snapshot: SnapshotFields, rows: Iterable[Row], opened: OpenKey,
     files: NewFiles,
-) -> tuple[str, EncryptedKey, int]:
+) -> tuple[str, EncryptedKey, int]:  # fmt: skip
     """Write the manifest list of a new snapshot.
 
     Manifests that this commit adds get its sequence number. Data manifests without a first row id

@@ -152,12 +152,9 @@ class RowChange:
         return self.known[key]
 
     def _commit_files(
-        self,
-        table: TableVersion,
-        candidates: Candidates,
-        by_spec: Mapping[int, Sequence[NewDataFile]],
-        removed: _Removed,
-    ) -> TableMetadata:
+        self, table: TableVersion, candidates: Candidates,
+        by_spec: Mapping[int, Sequence[NewDataFile]], removed: _Removed,
+    ) -> TableMetadata:  # fmt: skip
         metadata, snapshot_id = table.metadata, new_snapshot_id(table.metadata)
         parent = branch_head(metadata, self.branch)
         added = [file for files in by_spec.values() for file in files]
@@ -184,18 +181,10 @@ class RowChange:
             "changed-partition-count": str(len({*paths, *removed.partitions})),
         }
         return add_snapshot(
-            table,
-            snapshot_id,
-            [*rows, *(manifest.row for manifest in kept)],
-            keys.of_list,
-            new,
-            operation=_operation(added, removed),
-            summary=summary,
-            replaced=removed.manifests,
-            new_keys=keys.entries,
-            parent=parent,
-            refs=(self.branch,),
-        )
+            table, snapshot_id, [*rows, *(manifest.row for manifest in kept)], keys.of_list, new,
+            operation=_operation(added, removed), summary=summary, replaced=removed.manifests,
+            new_keys=keys.entries, parent=parent, refs=(self.branch,),
+        )  # fmt: skip
 
     def _write_removed(
         self, table: TableVersion, listed: ListedManifest, removed: _Removed, snapshot_id: int
@@ -247,12 +236,7 @@ class _Removed:
 
 
 def change_rows(
-    table: Table,
-    choose: Chooser,
-    *,
-    branch: str,
-    properties: Mapping[str, str],
-    data: Any = None,
+    table: Table, choose: Chooser, *, branch: str, properties: Mapping[str, str], data: Any = None
 ) -> tuple[Table, list[Any]]:
     """Change rows of a branch; return the table at its new version, and notes about its files.
 

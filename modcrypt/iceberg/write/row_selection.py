@@ -50,17 +50,13 @@ class ListedManifest:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The files of a snapshot that may have rows for a filter.
+    """The files of a snapshot that may have rows for a filter."""
 
-    Attributes:
-        files: Data files, with the deletes that apply to them.
-        manifests: The manifests that name these files, and those of delete files.
-        others: All other manifests.
-    """
-
+    # Data files, with the deletes that apply to them.
     files: Sequence[PlannedFile] = field(repr=False)
+    # The manifests that name these files, and those of delete files.
     manifests: Sequence[ListedManifest] = field(repr=False)
-    others: Sequence[ManifestFile] = field(repr=False)
+    others: Sequence[ManifestFile] = field(repr=False)  # all other manifests
 
     @classmethod
     def find(
@@ -112,8 +108,7 @@ class Matching:
         if self._matches_whole(file):
             return none
         with as_format_errors(file.data.location):
-            found = self._matching.count_rows(file)
-            if not found:
+            if not self._matching.count_rows(file):
                 return None
             return self._others.read(file)
 
@@ -125,11 +120,9 @@ class Matching:
             return self._partition_matches(file) or self._statistics_match(file.data)
 
     def _partition_matches(self, file: PlannedFile) -> bool:
-        """Return whether the filter needs only columns that the partition has, and is true.
-
-        pyiceberg adds files to the partition of their bounds, which leave out nulls and NaN: such
-        columns need a count of nulls, which is that of no column that the file lacks.
-        """
+        """Return whether the filter needs only columns that the partition has, and is true."""
+        # pyiceberg adds files to the partition of their bounds, which leave out nulls and NaN: such
+        # columns need a count of nulls, which is that of no column that the file lacks.
         columns, nulls = self._filter.schema, _by_column(file.data, "null_value_counts")
         stored = {id_ for name in _OF_STORED for id_ in _by_column(file.data, name)}
         if not all(
@@ -147,11 +140,9 @@ class Matching:
         return bool(self._filter.apply(needed, needed).num_rows)
 
     def _statistics_match(self, entry: FileEntry) -> bool:
-        """Return whether the statistics of a file prove that all its rows match.
-
-        pyiceberg takes missing numbers of nulls for none, and others disagree about the order of
-        some types, or shorten bounds: such statistics prove nothing.
-        """
+        """Return whether the statistics of a file prove that all its rows match."""
+        # pyiceberg takes missing numbers of nulls for none, and others disagree about the order of
+        # some types, or shorten bounds: such statistics prove nothing.
         nulls = _by_column(entry, "null_value_counts")
         proven = all(
             isinstance(column.field_type, _ORDERED) and nulls.get(column.field_id) == 0

@@ -49,8 +49,7 @@ def check_fits(given: pa.Schema, schema: Schema) -> list[str]:
         if more:
             raise ValueError(f"the table has no columns {', '.join(sorted(more))}; remove them")
         named = pyarrow_to_schema(plain, schema.name_mapping, format_version=3)
-    wrong = "; ".join(_describe_misfits(schema, named))
-    if wrong:
+    if wrong := "; ".join(_describe_misfits(schema, named)):
         raise ValueError(f"the data does not fit the table: {wrong}")
     return sorted(schema._name_to_id.keys() - converted._name_to_id.keys())
 
@@ -165,9 +164,6 @@ def _project(rows: pa.Table, wanted: Schema, projection: Projection) -> pa.Table
     return pa.Table.from_batches(batches, arrow_schema(wanted))
 
 
-# --- arrays for Parquet's writer -----------------------------------------------------------------
-
-
 def _match_field(array: pa.Array, field: pa.Field, there: pa.Array | None) -> pa.Array:
     """Return values with the type of a field with ids, and without nulls in required fields.
 
@@ -203,9 +199,6 @@ def _fill_nulls(array: pa.Array) -> pa.Array:
         return pa.ExtensionArray.from_storage(array.type, _fill_nulls(array.storage))
     rest = array.buffers()[1:]
     return pa.Array.from_buffers(array.type, len(array), [None, *rest], 0, array.offset)
-
-
-# --- field ids -----------------------------------------------------------------------------------
 
 
 def _without_ids(given: pa.Field) -> pa.Field:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.read.table_version import TableVersion
     from modcrypt.iceberg.write.new_files import NewFiles
 
-MAIN = "main"
-"""The branch whose newest snapshot is the table's current one."""
+MAIN = "main"  # the branch whose newest snapshot is the table's current one
 
 
 def new_snapshot_id(metadata: TableMetadata) -> int:
@@ -71,20 +70,11 @@ def names_any(entry: Any, snapshots: Collection[int]) -> bool:
 
 
 def add_snapshot(
-    table: TableVersion,
-    snapshot_id: int,
-    rows: Iterable[Mapping[str, Any]],
-    opened: OpenKey,
-    files: NewFiles,
-    *,
-    operation: str,
-    summary: Mapping[str, str],
-    replaced: int = 0,
-    new_keys: Sequence[EncryptedKey] = (),
-    parent: Snapshot | None = None,
-    refs: Sequence[str] = (MAIN,),
-    schema_id: int | None = None,
-) -> TableMetadata:
+    table: TableVersion, snapshot_id: int, rows: Iterable[Mapping[str, Any]], opened: OpenKey,
+    files: NewFiles, *, operation: str, summary: Mapping[str, str], replaced: int = 0,
+    new_keys: Sequence[EncryptedKey] = (), parent: Snapshot | None = None,
+    refs: Sequence[str] = (MAIN,), schema_id: int | None = None,
+) -> TableMetadata:  # fmt: skip
     """Write the manifest list of a new snapshot; return the table's metadata to commit.
 
     Args:
@@ -132,14 +122,10 @@ def add_snapshot(
         log = [*(base.document.get("snapshot-log") or []), logged]
         members = {"current_snapshot_id": fields.id, "snapshot_log": log}
     return base.with_keys(
-        [*base.keys.values(), *new_keys, entry],
-        last_sequence_number=fields.sequence_number,
-        last_updated_ms=now,
-        next_row_id=next_row_id,
-        refs={**base.refs, **moved},
-        snapshots=[*(base.document.get("snapshots") or []), document],
-        **members,
-    )
+        [*base.keys.values(), *new_keys, entry], last_sequence_number=fields.sequence_number,
+        last_updated_ms=now, next_row_id=next_row_id, refs={**base.refs, **moved},
+        snapshots=[*(base.document.get("snapshots") or []), document], **members,
+    )  # fmt: skip
 
 
 _RECORDS = {
@@ -176,10 +162,8 @@ _TOTALS = (
 
 
 def _add_totals(summary: Mapping[str, str], parent: Snapshot | None) -> dict[str, str]:
-    """Return a snapshot's summary with totals: those of its parent plus the snapshot's changes.
-
-    Totals that the parent lacks, or has in another form than a number, are omitted.
-    """
+    """Return a snapshot's summary with totals: those of its parent plus the snapshot's changes."""
+    # Totals that the parent lacks, or has in another form than a number, are omitted.
     before = {} if parent is None else parent.document.get("summary") or {}
     totals = dict(summary)
     for total, added, removed in _TOTALS:

@@ -147,8 +147,7 @@ class _Request:
         )
 
     def _keys(self, schema: Schema) -> list[str]:
-        names = self.join_cols
-        if names is None:
+        if (names := self.join_cols) is None:
             found = (schema.find_column_name(id_) for id_ in schema.identifier_field_ids)
             names = [name for name in found if name is not None]
         if not self.case_sensitive:

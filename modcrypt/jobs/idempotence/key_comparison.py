@@ -236,9 +236,6 @@ def _compare_wrapping(policy: Policy, master_key_id: str, key: WrappedKey) -> st
     return None
 
 
-# --- facts about the keys of a file --------------------------------------------------------------
-
-
 class ExternalMaterial:
     """The external key material of a file, read when a key needs it."""
 
@@ -266,21 +263,17 @@ class WrappedKey(NamedTuple):
 
 
 class KeyFacts(NamedTuple):
-    """Facts about the keys of a file, by which it is compared with a policy.
-
-    Attributes:
-        plain: Dotted names of the plaintext columns.
-        columns: The keys of columns that have one of their own, by dotted name.
-        recipients: Ids of the recipients to whom the file is encrypted, too.
-        erased: Dotted names of columns whose keys are gone on purpose; nothing is known of them.
-    """
+    """Facts about the keys of a file, by which it is compared with a policy."""
 
     has_rows: bool
     leaves: tuple[tuple[str, ...], ...]
-    plain: tuple[str, ...]
+    plain: tuple[str, ...]  # dotted names of the plaintext columns
     footer: WrappedKey
+    # The keys of columns that have one of their own, by dotted name.
     columns: tuple[tuple[str, WrappedKey], ...]
+    # Ids of the recipients to whom the file is encrypted, too.
     recipients: frozenset[bytes] = frozenset()
+    # Dotted names of columns whose keys are gone on purpose; nothing is known of them.
     erased: tuple[str, ...] = ()
 
     def replace_master_keys(self, replacements: Mapping[str, str]) -> KeyFacts:
@@ -308,13 +301,10 @@ def gather_key_facts(
     external = ExternalMaterial(place)
     own = [(name, _describe_key(key.metadata, key.key, external)) for name, key in columns.items()]
     return KeyFacts(
-        bool(footer.metadata.row_groups),
-        tuple(leaves),
-        tuple(plain),
-        _describe_key(footer.key_metadata, footer.footer_key, external),
-        tuple(own),
+        bool(footer.metadata.row_groups), tuple(leaves), tuple(plain),
+        _describe_key(footer.key_metadata, footer.footer_key, external), tuple(own),
         list_recipient_ids(footer.key_metadata or b""),
-    )
+    )  # fmt: skip
 
 
 def _describe_key(

@@ -100,8 +100,7 @@ def marks_of(
 
 
 def _mark(md: ThriftStruct) -> Mark:
-    statistics = md.statistics
-    if statistics is None:
+    if (statistics := md.statistics) is None:
         return (md.num_values,)
     return md.num_values, statistics.null_count, statistics.min_value, statistics.max_value
 
@@ -114,9 +113,6 @@ def find_plaintext_difference(place: Place, shape: Shape | None) -> Difference |
         return Difference(f"it is not a plaintext Parquet file: {error}")
     why = None if shape is None else shape.find_difference(actual)
     return None if why is None else Difference(why)
-
-
-# --- masks ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

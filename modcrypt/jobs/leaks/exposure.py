@@ -38,8 +38,7 @@ SUMMARIES = frozenset({"_metadata", "_common_metadata"})
 """Names of the files in which Parquet writers repeat the footers and the schema of a folder."""
 
 
-Columns: TypeAlias = frozenset[tuple[str, ...]]
-"""Paths of columns."""
+Columns: TypeAlias = frozenset[tuple[str, ...]]  # paths of columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

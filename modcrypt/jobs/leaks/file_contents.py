@@ -32,8 +32,7 @@ from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.format.schema import leaf_paths
 from modcrypt.pkmt1.material import STORE_NAME
 
-HEAD = 64 << 10
-"""Number of first bytes in which names of columns are looked for."""
+HEAD = 64 << 10  # number of first bytes in which names of columns are looked for
 
 MAX_PUFFIN_FOOTER = 1 << 20
 """Largest footer of a Puffin file that is read, in bytes: it lists one blob a column."""
@@ -114,9 +113,6 @@ def _path_to(path: str, folder: str) -> str:
     return f"{before}/{folder}"[1:] if is_inside else posixpath.dirname(path)
 
 
-# --- by the first bytes --------------------------------------------------------------------------
-
-
 def _describe_by_head(source: Source, place: Place, parts: list[str]) -> Contents:
     name, path = parts[-1], place.path
     head = source.read_at(0, min(source.size, 64))
@@ -179,9 +175,6 @@ def _describe_checksum(source: Source, path: str, checked: Place) -> Contents:
         pass
     what = "checksums of a file as it was before, which confirm guesses of its contents"
     return expose("stale-checksum", path, what, anything=True)
-
-
-# --- by the name ---------------------------------------------------------------------------------
 
 
 def _describe_by_name(source: Source, path: str, name: str, head: bytes) -> Contents:
@@ -252,9 +245,6 @@ def _is_table(head: bytes) -> bool:
         del lines[-1]
     counts = ({len(separator.findall(line)) for line in lines} for separator in _COUNTED)
     return len(lines) > 1 and any(len(found) == 1 and 0 not in found for found in counts)
-
-
-# --- table logs ----------------------------------------------------------------------------------
 
 
 def _describe_delta(source: Source, path: str, name: str) -> Contents:

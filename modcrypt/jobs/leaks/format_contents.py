@@ -27,15 +27,13 @@ MAX_LINE = 4 << 20
 MAX_NODES = 2_000_000
 """Largest number of members and items visited in a file, so that the time is bounded."""
 
-# --- JSON of table formats and of data files -----------------------------------------------------
 
 _LOG_BOUNDS = ("minValues", "maxValues", "partitionValues", "partitionValues_parsed")
 _PREDICATES = (
     "predicate", "predicates", "condition", "matchedPredicates", "notMatchedPredicates",
     "notMatchedBySourcePredicates",
 )  # fmt: skip
-_ALL_ROWS: tuple[Any, ...] = ("", "[]", "true", '["true"]', [], None)
-"""Predicates without values."""
+_ALL_ROWS: tuple[Any, ...] = ("", "[]", "true", '["true"]', [], None)  # predicates without values
 
 Columns = set[tuple[str, ...]]
 
@@ -152,8 +150,6 @@ def _unescape(text: bytes) -> str:
         return decoded
 
 
-# --- the schema in the header of an Avro file ----------------------------------------------------
-
 AVRO_MAGIC = b"Obj\x01"
 
 MAX_HEADER = 1 << 20
@@ -231,8 +227,6 @@ def _walk_fields(schema: Any) -> Iterator[tuple[str, ...]]:
         else:
             pending += [(path, item.get(part)) for part in ("type", "items", "values")]
 
-
-# --- Parquet files and summaries of several ------------------------------------------------------
 
 _CHUNK_BOUNDS = ("min", "max", "min_value", "max_value")
 _RECORD_KEYS = (b"hoodie_min_record_key", b"hoodie_max_record_key", b"org.apache.hudi.bloomfilter")

@@ -144,12 +144,9 @@ def find_leaks(
 
 
 def search_folder(
-    folder: Place,
-    settings: Settings | Policy | None,
-    progress: Progress | None = None,
-    *,
+    folder: Place, settings: Settings | Policy | None, progress: Progress | None = None, *,
     partitions: bool = True,
-) -> LeakReport | None:
+) -> LeakReport | None:  # fmt: skip
     """Return the result of `find_leaks` for a folder; None if nothing tells what is secret.
 
     `partitions` tells whether a policy covers partitions that it does not name.
@@ -188,12 +185,9 @@ class Folder:
 
     @classmethod
     def scan(
-        cls,
-        root: Place,
-        *,
-        skip: Callable[[str], bool] = lambda _inside: False,
+        cls, root: Place, *, skip: Callable[[str], bool] = lambda _inside: False,
         progress: Progress | None = None,
-    ) -> Folder:
+    ) -> Folder:  # fmt: skip
         """Examine the files of a folder, except those for whose path in it `skip` is true."""
         found = cls()
         threads = _THREADS if root.filesystem is not None else min(_THREADS, usable_cores())
@@ -234,8 +228,7 @@ class Folder:
         merged: dict[tuple[str, str], tuple[set[str], Exposure, int]] = {}
         counted = [*((shown, 1) for shown in self.exposures), *self.partitions.items()]
         for exposure, files in counted:
-            columns = secrecy.find_columns(exposure)
-            if columns is None:
+            if (columns := secrecy.find_columns(exposure)) is None:
                 continue
             place = exposure.path, exposure.kind
             names, first, count = merged.get(place, (set(), exposure, 0))

@@ -24,12 +24,9 @@ _CHECKSUM = "stale-checksum"  # conversion removes those of the files that it re
 
 
 def check_sidecars(
-    source: Place,
-    destination: Place | None,
-    encryption: Encryption,
-    *,
+    source: Place, destination: Place | None, encryption: Encryption, *,
     drop_summaries: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Raise if files that encryption leaves as they are show values of the columns it encrypts.
 
     The hidden files of the folder that is written are examined, and names of partitions, also in
@@ -62,10 +59,8 @@ def _is_converted(inside: str) -> bool:
 
 
 def _is_dropped(folder: Place, path: str) -> bool:
-    """Return whether a path is that of a summary beside or above files that are converted.
-
-    Conversion does not touch hidden folders, so their summaries are still true.
-    """
+    """Return whether a path is that of a summary beside or above files that are converted."""
+    # Conversion does not touch hidden folders, so their summaries are still true.
     inside = _folder_in(folder, path)
     return path.rpartition("/")[2] in SUMMARIES and not is_hidden(inside, "")
 

@@ -75,9 +75,6 @@ def criteria_of(columns: Iterable[str], master_keys: Iterable[str], everything: 
     return criteria
 
 
-# --- one file's keys -----------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Chosen:
     """The selected keys of one file."""
@@ -140,8 +137,7 @@ def _choose_key(
 ) -> None:
     if not metadata:
         return
-    material = try_decode_metadata(metadata)
-    if material is None:
+    if (material := try_decode_metadata(metadata)) is None:
         chosen.elsewhere.append("footer key" if column is None else f"column {column}")
     elif isinstance(material, KeyMaterial) and wanted.covers(material):
         chosen.add(metadata, material, column)
@@ -208,9 +204,6 @@ def _wrapped_dek_of(metadata: bytes) -> str | None:
     return material.wrapped_dek if isinstance(material, KeyMaterial) else None
 
 
-# --- external key material -----------------------------------------------------------------------
-
-
 def remove_chosen_entries(
     store: dict[str, str], wanted: Criteria, chosen: Chosen
 ) -> dict[str, str]:
@@ -243,7 +236,6 @@ def _remove_references(store: dict[str, str], references: list[KeyReference]) ->
 
 def _belongs_to_file(store: dict[str, str], reference: KeyReference) -> bool:
     """Return whether a key belongs to this file, not to another file or version of the file."""
-    text = store.get(reference.name)
-    if text is None:
+    if (text := store.get(reference.name)) is None:
         return False
     return write_of(decode_material(text).others) in (None, reference.write)

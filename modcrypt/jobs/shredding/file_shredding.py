@@ -84,9 +84,6 @@ class ShreddedFile(FileResult):
         return self.result not in ("shredded", "current")
 
 
-# --- file types and external key material --------------------------------------------------------
-
-
 def is_ags1(source: Source) -> bool:
     """Return whether a file is an AGS1 stream; its key is in key metadata stored elsewhere."""
     return source.read_at(0, min(4, source.size)) == b"AGS1"
@@ -129,13 +126,9 @@ class Shredding:
     """
 
     def __init__(
-        self,
-        tools: KeyTools | None,
-        wanted: Criteria,
-        decryption: FileDecryptionProperties | None,
-        dry_run: bool,
-        signing_key: SigningKey | None,
-    ) -> None:
+        self, tools: KeyTools | None, wanted: Criteria, decryption: FileDecryptionProperties | None,
+        dry_run: bool, signing_key: SigningKey | None,
+    ) -> None:  # fmt: skip
         self._wanted, self._decryption, self._dry_run = wanted, decryption, dry_run
         self._signing_key = signing_key
         self._audit = None if tools is None else tools.wrapper.audit
@@ -231,8 +224,6 @@ class Shredding:
             message="the file is not encrypted and has no keys to shred; mask or remove it",
         )  # fmt: skip
 
-    # --- keys that a file needs ------------------------------------------------------------------
-
     def _read_key_uses(self, source: Source) -> KeyUses:
         """Return the keys that a file needs; decrypt its footer if that reveals more."""
         seen = key_uses(source)
@@ -252,8 +243,6 @@ class Shredding:
             if covered or elsewhere or self._wanted.everything or not seen.footer:
                 return seen  # keys in an encrypted footer are lost or kept with the footer key
             raise
-
-    # --- internal key material -------------------------------------------------------------------
 
     def _build_tail(self, source: Source, seen: KeyUses, chosen: Chosen) -> NewTail | None:
         """Return the new end of the file, which replaces the old one; None to keep it.
@@ -289,8 +278,6 @@ class Shredding:
         if not seen.has_encrypted_footer:
             chosen.notes.append("the signature of the footer is no longer valid")
         return new_tail(source, None, change)
-
-    # --- external key material -------------------------------------------------------------------
 
     def _shred_external(self, place: Place, source: Source, chosen: Chosen) -> dict[str, str]:
         if self._wanted.columns and not chosen.references:
@@ -329,8 +316,6 @@ class Shredding:
             if not self._wanted.everything:
                 raise
             return {"": ""}  # damaged key material is removed, too
-
-    # --- AGS1 key metadata and audit events ------------------------------------------------------
 
     def _shred_key_metadata(self, place: Place, source: Source) -> ShreddedFile:
         data = source.read_at(0, source.size)

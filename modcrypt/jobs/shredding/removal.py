@@ -118,9 +118,6 @@ def _restore_columns(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"columns": tuple(map(str, names)) if isinstance(names, list) else ()}
 
 
-# --- master keys ---------------------------------------------------------------------------------
-
-
 def end_master_keys(
     tools: KeyTools, master_keys: Iterable[str], failed: int, *, dry_run: bool
 ) -> list[ShreddedFile]:
@@ -138,8 +135,7 @@ def _end_master_key(
         message = f"{format_count(failed, 'file')} failed and may still need the master key"
     else:
         for result, method, more in _ENDS:
-            end = getattr(tools.client, method, None)
-            if end is not None:
+            if (end := getattr(tools.client, method, None)) is not None:
                 state, message = result, more
                 if not dry_run:
                     state, message = _call_key_service(tools, master_key_id, end, result, more)

@@ -39,8 +39,7 @@ from modcrypt.pkmt1.material import (
 )
 from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
-TEMPORARY = ".modcrypt-"
-"""Prefix of the names of unfinished files."""
+TEMPORARY = ".modcrypt-"  # prefix of the names of unfinished files
 
 State: TypeAlias = Literal["gone", "refused", "readable", "unknown"]
 
@@ -107,10 +106,7 @@ class Trial:
     """
 
     def __init__(
-        self,
-        tools: KeyTools | None,
-        wanted: Criteria,
-        decryption: FileDecryptionProperties | None,
+        self, tools: KeyTools | None, wanted: Criteria, decryption: FileDecryptionProperties | None
     ) -> None:
         self.tools, self.wanted, self._decryption = tools, wanted, decryption
         self._lock = fork_safe(threading.Lock())
@@ -162,8 +158,7 @@ class Trial:
             if seen.encrypted:
                 return self._try_encrypted_file(place, source, seen)
             return self._report_plaintext(seen) if self.wanted.columns else [_PERHAPS_A_COPY]
-        store = parse_store(source)
-        if store is None:
+        if (store := parse_store(source)) is None:
             return None
         return self._try_separate_material(place, store, near)
 
@@ -192,8 +187,7 @@ class Trial:
     def _try_key_metadata(self, source: Source) -> list[KeyProof]:
         if self.wanted.columns:
             return []
-        data = source.read_at(0, source.size)
-        if data == SHREDDED:
+        if (data := source.read_at(0, source.size)) == SHREDDED:
             why = "the key metadata was shredded"
             return [KeyProof(key="AGS1 stream", state="gone", why=why)]
         material = parse_wrapped_metadata(data)
@@ -219,8 +213,7 @@ class Trial:
 
     def _try_keys(self, seen: KeyUses, keys: _Keys, failure: str) -> Iterator[KeyProof]:
         under = [c.name for c in seen.columns or () if "footer key" in c.under]
-        footer = keys.try_if_selected(seen.footer)
-        if footer is not None:
+        if (footer := keys.try_if_selected(seen.footer)) is not None:
             yield replace(footer, key="footer key", columns=tuple(under))
         external = isinstance(try_decode_metadata(seen.footer), KeyReference)
         lost = footer is not None and footer.state in _LOST
@@ -231,8 +224,7 @@ class Trial:
             )
             yield KeyProof(key="columns", state="unknown", why=why)
         for metadata, names in _group_columns_by_key(seen.columns or ()).items():
-            result = keys.try_if_selected(metadata)
-            if result is not None:
+            if (result := keys.try_if_selected(metadata)) is not None:
                 yield replace(result, key=f"column {', '.join(names)}", columns=names)
         if self.wanted.everything:
             for column in seen.columns or ():
@@ -320,11 +312,9 @@ class Trial:
         return bool(self.wanted.columns) or self.wanted.covers(material)
 
     def try_entries(
-        self,
-        entries: Mapping[str, str],
-        refusals: Refusals,
+        self, entries: Mapping[str, str], refusals: Refusals,
         select: Callable[[str, KeyMaterial], bool],
-    ) -> Iterator[KeyProof]:
+    ) -> Iterator[KeyProof]:  # fmt: skip
         """Yield the findings about selected and about damaged entries of key material."""
         for name, text in entries.items():
             try:
@@ -404,8 +394,7 @@ class _Keys:
         """Return a key's material, or a result that states why it has none."""
         if not metadata:
             return self.without
-        material = try_decode_metadata(metadata)
-        if material is None:
+        if (material := try_decode_metadata(metadata)) is None:
             return _make_result(
                 "unknown",
                 "the key metadata is not key material (PKMT1); the key is stored elsewhere",

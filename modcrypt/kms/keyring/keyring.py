@@ -94,10 +94,7 @@ class Keyring(UnpicklableClient):
         self._states.current()
 
     def _prepare(
-        self,
-        path: str | os.PathLike[str],
-        ask: Ask | None,
-        default_key: str | None = None,
+        self, path: str | os.PathLike[str], ask: Ask | None, default_key: str | None = None
     ) -> None:
         self.path = os.path.abspath(path)
         self.default_key = default_key
@@ -131,8 +128,6 @@ class Keyring(UnpicklableClient):
 
     def __repr__(self) -> str:
         return f"Keyring({self.path!r})"
-
-    # --- as a KmsClient ---
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
@@ -183,8 +178,6 @@ class Keyring(UnpicklableClient):
                 newest.cipher.decrypt_block(block, local_aad(master_key_id, b""))
                 return True
         return None  # wrapped by an older version, or bound to AAD, which is unknown here
-
-    # --- as a KeyAdmin ---
 
     @hide_frames
     def create_key(
@@ -305,11 +298,8 @@ class Keyring(UnpicklableClient):
         key = self._states.passphrase_keys.make(ask, SCRYPT_N)
         self._states.update(lambda masters: None, (ask, key))
 
-    # --- the file ---
-
     def _find_master(self, master_key_id: str) -> Master:
-        master = self._states.current().masters.get(master_key_id)
-        if master is None:
+        if (master := self._states.current().masters.get(master_key_id)) is None:
             raise self._make_missing_error(master_key_id)
         return master
 

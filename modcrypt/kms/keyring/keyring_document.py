@@ -46,10 +46,8 @@ from modcrypt.runtime.tracebacks import hide_frames
 
 FORMAT = "modcrypt-keyring"
 FORMAT_VERSION = 2
-OLD_VERSION = 1
-"""Version of files without an id and a generation."""
-ID_SIZE = 16
-"""Length of a keyring's id, in bytes."""
+OLD_VERSION = 1  # version of files without an id and a generation
+ID_SIZE = 16  # length of a keyring's id, in bytes
 MAX_GENERATION = 2**63 - 1
 """Limit for the number of updates of one keyring: an int64, for other readers of JSON."""
 
@@ -68,8 +66,6 @@ def is_id(value: Any) -> bool:
     """Return whether a value is a valid master key id."""
     return isinstance(value, str) and 0 < len(value) <= MAX_ID and value.isprintable()
 
-
-# --- master keys ---------------------------------------------------------------------------------
 
 _DISABLED = "is disabled in the keyring; modcrypt keys enable undoes it"
 
@@ -223,9 +219,6 @@ def _check_count(masters: Mapping[str, Master]) -> None:
         raise KeyMaterialError(f"more than {MAX_VERSIONS} versions of master keys")
 
 
-# --- the whole file ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Edition:
     """The identity and state of a keyring file."""
@@ -250,8 +243,7 @@ class Edition:
         return Edition(self.id or secrets.token_hex(ID_SIZE), self.generation + 1)
 
 
-FIRST = Edition(None, 0)
-"""Edition that precedes a new keyring's."""
+FIRST = Edition(None, 0)  # edition that precedes a new keyring's
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 MAX_FILE = 64 << 20
 """Size limit of a keyring file, in bytes."""
 
-Stamp: TypeAlias = tuple[int, int, int, int]
-"""Values that change when a file is replaced."""
+Stamp: TypeAlias = tuple[int, int, int, int]  # values that change when a file is replaced
 
 
 def make_stamp(status: os.stat_result) -> Stamp:

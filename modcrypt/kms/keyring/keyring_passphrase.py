@@ -96,9 +96,6 @@ class PassphraseKeys:
             raise KeyAccessDeniedError(f"the keyring {self._path}: {error}") from None
 
 
-# --- references to the passphrase ----------------------------------------------------------------
-
-
 def check_passphrase_reference(reference: str) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""
     check_reference(reference, "passphrase", PASSPHRASE_KINDS)
@@ -127,8 +124,7 @@ _HIDDEN = "(not repeated here, it may be the passphrase)"
 
 
 def _read_environment(name: str, display: str) -> bytes:
-    value = os.environb.get(os.fsencode(name))
-    if not value:
+    if not (value := os.environb.get(os.fsencode(name))):
         raise KeyAccessDeniedError(
             f"the environment variable {display} with the passphrase is not set"
         )

@@ -120,10 +120,8 @@ class KeyringStates:
         )
 
     def _record_edition(self, edition: Edition) -> bool:
-        """Record an edition; return False if it is older than one recorded for its path.
-
-        Another keyring may replace this one, but not a keyring of the format without ids.
-        """
+        """Record an edition; return False if it is older than one recorded for its path."""
+        # Another keyring may replace this one, but not a keyring of the format without ids.
         for path in {self.path, os.path.realpath(self.path)}:
             generations = _newest.setdefault(path, {})
             newest = max(generations.values(), default=0)

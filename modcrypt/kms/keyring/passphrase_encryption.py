@@ -25,8 +25,7 @@ from modcrypt.keys import Key
 from modcrypt.pkmt1.strict_json import decode_base64, require_members
 from modcrypt.runtime.tracebacks import hide_frames
 
-SCRYPT_R, SCRYPT_P = 8, 1
-"""Scrypt parameters of new passphrases, besides the cost."""
+SCRYPT_R, SCRYPT_P = 8, 1  # scrypt parameters of new passphrases, besides the cost
 SALT_SIZE = 16
 
 MIN_SCRYPT_N, MAX_SCRYPT_N = 2**14, 2**18

@@ -18,9 +18,7 @@ from modcrypt.pkmt1.material import KEK_ID_SIZE
 from modcrypt.pkmt1.recipient_metadata import RecipientMaterial, RecipientWrap, add_to_pkmt1
 from modcrypt.runtime.tracebacks import hide_frames
 
-KEK_LENGTH = 32
-"""Length of a file's KEK in bytes."""
-
+KEK_LENGTH = 32  # length of a file's KEK in bytes
 _KEK_NAME = "of the recipients"  # in Kek's messages, which name the master key
 
 

@@ -117,9 +117,6 @@ class Identity(Unpicklable, KeySource):
         return f"Identity({self.recipient.kind}, id {self.recipient.hex_id}, REDACTED)"
 
 
-# --- references to identities --------------------------------------------------------------------
-
-
 @hide_frames
 def check_references(identities: Sequence[str], passphrase: str | None) -> None:
     """Raise ValueError if a reference is malformed; it may be a secret, so messages omit it."""

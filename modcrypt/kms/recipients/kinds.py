@@ -23,12 +23,9 @@ if TYPE_CHECKING:  # loaded when it is used
 
 HYBRID, X25519 = "mlkem768-x25519", "x25519"
 
-X25519_SIZE = 32
-"""Length of a public or private X25519 key in bytes."""
-MLKEM_PUBLIC_SIZE = 1184
-"""Length of an ML-KEM-768 encapsulation key in bytes (FIPS 203)."""
-MLKEM_SEED_SIZE = 64
-"""Length of the seed of an ML-KEM-768 private key in bytes (FIPS 203)."""
+X25519_SIZE = 32  # length of a public or private X25519 key in bytes
+MLKEM_PUBLIC_SIZE = 1184  # length of an ML-KEM-768 encapsulation key in bytes (FIPS 203)
+MLKEM_SEED_SIZE = 64  # length of the seed of an ML-KEM-768 private key in bytes (FIPS 203)
 
 ROLE_KEK, ROLE_EXPLICIT_KEYS = "file KEK", "explicit keys"
 """The purposes for which something is encrypted to a recipient."""
@@ -100,9 +97,6 @@ def _suite(kind: str) -> Suite:
 
     kem = KEM.X25519 if kind == X25519 else KEM.MLKEM768_X25519
     return Suite(kem, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
-
-
-# --- X25519, and ML-KEM-768 with X25519: both keys, ML-KEM's first --------------------------------
 
 
 @hide_frames

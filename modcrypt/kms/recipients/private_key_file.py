@@ -55,8 +55,7 @@ VERSION = 1
 MAX_PRIVATE_FILE = 16 << 10
 """Size limit of a file of a private key in bytes: a hybrid identity has 2.2 KB."""
 
-SCRYPT_COST = 2**17
-"""Cost of scrypt for new files, as for new keyrings: 128 MiB and half a second."""
+SCRYPT_COST = 2**17  # cost of scrypt for new files, as for new keyrings: 128 MiB and half a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +150,7 @@ def _read_text(reference: str) -> str | PrivateText:
         return where
     if kind == "fd":
         return PrivateText(reference, Secret(read_descriptor(int(where), "key", MAX_PRIVATE_FILE)))
-    data = os.environb.get(os.fsencode(where))
-    if not data:
+    if not (data := os.environb.get(os.fsencode(where))):
         raise KeyNotFoundError(f"the environment variable {show_name(where)} is not set")
     return PrivateText(reference, Secret(data))
 

@@ -58,8 +58,7 @@ class PublicKey:
                 "to .pub files"
             )
         _, kind, text, checksum = parts
-        public_key = _decode_base64url(text)
-        if public_key is None:
+        if (public_key := _decode_base64url(text)) is None:
             raise KeyMaterialError(f"not a {cls._word}: the key is not base64url")
         if cls._hash(kind, public_key).hex() != checksum:
             raise KeyMaterialError(

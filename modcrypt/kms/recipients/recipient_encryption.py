@@ -14,8 +14,7 @@ from modcrypt.kms.recipients.recipient import Recipient, check_recipients
 from modcrypt.parquet.crypto.path_prefix import PathPrefix
 from modcrypt.parquet.crypto.properties import FileEncryptionProperties, check_name_list
 
-DEK_LENGTH = 32
-"""Length of a file's data key in bytes."""
+DEK_LENGTH = 32  # length of a file's data key in bytes
 
 _OPTIONS = frozenset(
     {

@@ -58,8 +58,7 @@ DELETION_DAYS = 7
 MAX_MESSAGE = 4096
 """Length limit of a message that KMS signs, in bytes (KMS API Reference, Sign)."""
 
-CONTEXT = "modcrypt:aad"
-"""Name of the AAD in the encryption context."""
+CONTEXT = "modcrypt:aad"  # name of the AAD in the encryption context
 
 _ARN = re.compile(
     r"arn:aws[a-z-]{0,20}:kms:(?P<region>[a-z0-9-]{1,40}):(?P<account>[0-9]{12}):"
@@ -124,8 +123,6 @@ class AwsKms(UnpicklableClient):
     def __repr__(self) -> str:
         return f"AwsKms({self.region})"
 
-    # --- methods of `KmsClient` ------------------------------------------------------------------
-
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under KMS's newest key material; see `KmsClient.wrap`."""
@@ -157,17 +154,13 @@ class AwsKms(UnpicklableClient):
         answer = self._request_with_source("re_encrypt", request, "SourceKeyId", master_key_id)
         return _encode_blob(answer)
 
-    # --- aliases ---------------------------------------------------------------------------------
-
     def _request_with_source(
         self, operation: str, request: dict[str, Any], member: str, master_key_id: str
     ) -> dict[str, Any]:
-        """Request with the master key of a ciphertext; follow an alias that was re-pointed.
-
-        KMS then refuses the alias, or the use of its present key, although it would decrypt under
-        the key that the ciphertext names. modcrypt asks for that, and accepts only a key of the
-        alias's account and region: the writer of a file may have a key of his own in another one.
-        """
+        """Request with the master key of a ciphertext; follow an alias that was re-pointed."""
+        # KMS then refuses the alias, or the use of its present key, although it would decrypt under
+        # the key that the ciphertext names. modcrypt asks for that, and accepts only a key of the
+        # alias's account and region: the writer of a file may have a key of his own in another one.
         name = self._check_target(master_key_id)
         try:
             return self._kms.request(operation, {**request, member: name}, master_key_id)
@@ -196,8 +189,6 @@ class AwsKms(UnpicklableClient):
             self._accounts[alias] = arn["account"]
         return self._accounts[alias]
 
-    # --- signing ---------------------------------------------------------------------------------
-
     def find_signer(self, key_id: str) -> ServiceSigner:
         """Return a key that signs, of two specs; see `client.find_signer`."""
         name = self._check_target(key_id, "signing key")
@@ -216,16 +207,11 @@ class AwsKms(UnpicklableClient):
             )
         name, algorithm = self._check_target(key_id), _SIGNING[scheme][0]
         request = {
-            "KeyId": name,
-            "Message": message,
-            "MessageType": "RAW",
-            "SigningAlgorithm": algorithm,
-        }
+            "KeyId": name, "Message": message, "MessageType": "RAW", "SigningAlgorithm": algorithm,
+        }  # fmt: skip
         answer = self._kms.request("sign", request, key_id, kind="signing key")
         signature: bytes = require_member(answer, "Signature", bytes)
         return signature
-
-    # --- methods of `KeyAdmin` -------------------------------------------------------------------
 
     def create_key(self, master_key_id: str) -> MasterKey:
         """Create a master key (SYMMETRIC_DEFAULT, AES-256) and its alias, `alias/NAME` or NAME.
@@ -338,8 +324,7 @@ class AwsKms(UnpicklableClient):
 
     def _check_target(self, master_key_id: str, kind: str = "master key") -> str:
         """Return the key id for a request; check that it is of this region and account."""
-        arn = _ARN.fullmatch(master_key_id)
-        if arn is None:
+        if (arn := _ARN.fullmatch(master_key_id)) is None:
             name = _format_alias(master_key_id)
             if _KEY_ID.fullmatch(name) or _ALIAS.fullmatch(name):
                 return name
@@ -357,9 +342,6 @@ class AwsKms(UnpicklableClient):
                 f"aws-kms://?region={arn['region']} to use keys of several accounts"
             )
         return master_key_id
-
-
-# --- small helpers -------------------------------------------------------------------------------
 
 
 def _format_alias(name: str) -> str:

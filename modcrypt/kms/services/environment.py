@@ -84,12 +84,10 @@ def open_environment(uri: str) -> EnvironmentKms:
     if parsed.fragment not in ("", name):
         raise ValueError("the fragment of env:NAME names another master key; remove it")
     text = os.fsencode(name)
-    value = os.environb.get(text)
-    if not value:
+    if not (value := os.environb.get(text)):
         shown = name if _parse_key(text) is None else "(not repeated, it looks like a key)"
         raise KeyNotFoundError(f"the environment variable {shown} is not set")
-    key = _parse_key(value.strip())
-    if key is None:
+    if (key := _parse_key(value.strip())) is None:
         raise KeyMaterialError(
             f"the environment variable {name} does not contain a key: expected the hex or base64 "
             f"text of 16, 24 or 32 bytes, found {len(value)} characters"

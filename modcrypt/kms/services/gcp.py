@@ -48,8 +48,7 @@ MAX_AAD = 64 << 10
 MAX_ANSWER = 4 << 20
 """Size limit of an answer in bytes; Google's client sets none."""
 
-TIMEOUT = 20.0
-"""Time limit of one call in seconds."""
+TIMEOUT = 20.0  # time limit of one call in seconds
 
 _Transport: Any = kms_v1.KeyManagementServiceClient.get_transport_class("grpc")
 
@@ -225,8 +224,6 @@ def _find_delay(error: Exception) -> float | None:
     return None
 
 
-# --- the log of Google's client, which has requests and answers, with keys, at level DEBUG --------
-
 _LOGGERS = tuple(
     f"google.cloud.kms_v1.services.key_management_service.transports.{name}"
     for name in ("grpc", "rest")
@@ -235,9 +232,6 @@ _LOGGERS = tuple(
 
 def _holds_no_key(record: logging.LogRecord) -> bool:
     return not str(getattr(record, "rpcName", "")).endswith(("Encrypt", "Decrypt"))
-
-
-# --- CRC-32C -------------------------------------------------------------------------------------
 
 
 _TABLE = list(range(256))

@@ -228,9 +228,6 @@ class Pkcs11Kms(UnpicklableClient):
         return self._where.id if label == self._where.object else None
 
 
-# --- operations on keys --------------------------------------------------------------------------
-
-
 def _list_keys(session: Any, label: str | None, id_: bytes | None = None) -> list[Any]:
     template: dict[Any, Any] = {
         pkcs11.Attribute.CLASS: pkcs11.ObjectClass.SECRET_KEY,

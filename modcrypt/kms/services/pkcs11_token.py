@@ -35,31 +35,18 @@ MAX_PIN = 255
 """Length limit of a PIN from a file, in bytes."""
 
 _DENIED = (
-    token_errors.PinIncorrect,
-    token_errors.PinInvalid,
-    token_errors.PinLenRange,
-    token_errors.PinExpired,
-    token_errors.PinLocked,
-    token_errors.UserPinNotInitialized,
-    token_errors.AnotherUserAlreadyLoggedIn,
-    token_errors.UserTooManyTypes,
+    token_errors.PinIncorrect, token_errors.PinInvalid, token_errors.PinLenRange,
+    token_errors.PinExpired, token_errors.PinLocked, token_errors.UserPinNotInitialized,
+    token_errors.AnotherUserAlreadyLoggedIn, token_errors.UserTooManyTypes,
     token_errors.FunctionRejected,
-)
+)  # fmt: skip
 _UNAVAILABLE = (
-    token_errors.DeviceError,
-    token_errors.DeviceMemory,
-    token_errors.DeviceRemoved,
-    token_errors.FunctionFailed,
-    token_errors.GeneralError,
-    token_errors.HostMemory,
-    token_errors.SessionClosed,
-    token_errors.SessionCount,
-    token_errors.SessionHandleInvalid,
-    token_errors.SlotIDInvalid,
-    token_errors.TokenNotPresent,
-    token_errors.TokenNotRecognised,
+    token_errors.DeviceError, token_errors.DeviceMemory, token_errors.DeviceRemoved,
+    token_errors.FunctionFailed, token_errors.GeneralError, token_errors.HostMemory,
+    token_errors.SessionClosed, token_errors.SessionCount, token_errors.SessionHandleInvalid,
+    token_errors.SlotIDInvalid, token_errors.TokenNotPresent, token_errors.TokenNotRecognised,
     token_errors.UserNotLoggedIn,
-)
+)  # fmt: skip
 
 
 class TokenSessions:
@@ -177,11 +164,9 @@ _lock = fork_safe(threading.Lock())
 
 
 def _load_library(module: str) -> Any:
-    """Load a module; in a forked process, initialize it again, as PKCS#11 requires.
-
-    Loading runs the module's code, and its path may come from a URI that someone else wrote.
-    So raise ValueError if others than root can write it, and the environment does not name it.
-    """
+    """Load a module; in a forked process, initialize it again, as PKCS#11 requires."""
+    # Loading runs the module's code, and its path may come from a URI that someone else wrote. So
+    # raise ValueError if others than root can write it, and the environment does not name it.
     if module != os.environ.get("MODCRYPT_PKCS11_MODULE") and not _is_of_root(module):
         raise ValueError(
             f"others than root can write the PKCS#11 module {printable(module, MAX_NAME)} or a "

@@ -67,8 +67,7 @@ MAX_VERSIONS = 1 << 20
 MAX_TIME = 253402300799
 """Latest time that Python can represent, the end of the year 9999, in seconds since 1970."""
 
-VERSION_LIFETIME = 60
-"""Seconds for which a key's newest version is cached."""
+VERSION_LIFETIME = 60  # seconds for which a key's newest version is cached
 
 NO_KEY_TYPE = "modcrypt-creates-no-keys"
 """A key type that Vault does not have. If the token permits it, Vault's encrypt creates a missing
@@ -114,13 +113,9 @@ class VaultKms(UnpicklableClient):
     capabilities = Capabilities(aad=True, rewrap=True, batch=MAX_BATCH, random_nonces=True)
 
     def __init__(
-        self,
-        engine: Engine,
-        default_key: str | None,
-        *,
-        token: Callable[[], str] | None = None,
+        self, engine: Engine, default_key: str | None, *, token: Callable[[], str] | None = None,
         client: Any = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.default_key = default_key
         self._engine = engine
         self._transit = TransitRequests(engine, token, client)
@@ -235,8 +230,7 @@ class VaultKms(UnpicklableClient):
 
     def find_signer(self, key_id: str) -> ServiceSigner:
         """Return the newest version of an ed25519 key, which signs; see `client.find_signer`."""
-        data = self._read(key_id, "signing key")
-        if data is None:
+        if (data := self._read(key_id, "signing key")) is None:
             raise self._transit.make_missing_error(key_id, "signing key")
         if data.get("soft_deleted"):
             raise KeyDisabledError(f"signing key {key_id} is disabled (soft-deleted) in Vault")
@@ -313,8 +307,7 @@ class VaultKms(UnpicklableClient):
         """
         if version is not None and version < 1:
             raise ValueError(f"versions of a key start at 1; there is no version {version}")
-        data = self._read(master_key_id)
-        if data is None:
+        if (data := self._read(master_key_id)) is None:
             raise self._transit.make_missing_error(master_key_id)
         if version is None:
             self._soft_delete(data, master_key_id)
@@ -351,8 +344,7 @@ class VaultKms(UnpicklableClient):
         return self._describe(master_key_id)
 
     def _describe(self, master_key_id: str) -> MasterKey:
-        data = self._read(master_key_id)
-        if data is None:
+        if (data := self._read(master_key_id)) is None:
             raise self._transit.make_missing_error(master_key_id)
         return _parse_master_key(master_key_id, data)
 
@@ -377,11 +369,9 @@ class VaultKms(UnpicklableClient):
         return {"associated_data": encode_base64(aad)} if aad else {}
 
     def _demand_derived(self, verb: str, body: dict[str, Any], master_key_id: str) -> None:
-        """Raise if a key is not a derived one, because Vault then ignores the context.
-
-        Vault must refuse the same request without the context. Any token with access to the key
-        can see that.
-        """
+        """Raise if a key is not a derived one, because Vault then ignores the context."""
+        # Vault must refuse the same request without the context. Any token with access to the key
+        # can see that.
         if master_key_id in self._found_derived:
             return
         bare = {name: value for name, value in body.items() if name != "context"}

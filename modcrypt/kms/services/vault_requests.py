@@ -32,9 +32,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing_extra("Vault", "vault") from error
 
-TIMEOUT = 10
-"""Time limit for a connection in seconds; `bounded_http` limits the answer."""
-
+TIMEOUT = 10  # time limit for a connection in seconds; `bounded_http` limits the answer
 _WRAPPED = re.compile(r"vault:v([1-9][0-9]{0,8}):[A-Za-z0-9+/]+={0,2}", re.ASCII)
 _ACTIONS = {"keys": "show or change keys"}
 """Purposes of requests, by the first part of their path, where it is not the verb."""
@@ -59,14 +57,9 @@ class TransitRequests:
         self._own = threading.local()
 
     def ask(
-        self,
-        method: str,
-        path: str,
-        body: dict[str, Any] | None = None,
-        key_id: str = "",
-        missing_is_empty: bool = False,
-        kind: str = "master key",
-    ) -> dict[str, Any]:
+        self, method: str, path: str, body: dict[str, Any] | None = None, key_id: str = "",
+        missing_is_empty: bool = False, kind: str = "master key",
+    ) -> dict[str, Any]:  # fmt: skip
         """Send one request, and return the answer's data; raise KeyRetrievalError.
 
         `method` is an HTTP method or "list", `path` the path below the engine's mount. With

@@ -42,9 +42,7 @@ from modcrypt.pkmt1.strict_json import strict_json
 
 SEAL_NAME = "_modcrypt_seal.json"
 """Name of the newest statement; readers of datasets and tables skip names that begin with "_"."""
-ARCHIVE = "_modcrypt_seals"
-"""Name of the folder of older statements and of witnesses."""
-
+ARCHIVE = "_modcrypt_seals"  # name of the folder of older statements and of witnesses
 _ARCHIVED = re.compile(r"([0-9]{10}|proposed|witness-[0-9A-Za-z-]+)\.json")
 
 MAX_STEPS = 100_000

@@ -135,8 +135,7 @@ def _place_of(root: Root) -> Place:
     return root if isinstance(root, Place) else Place(*locate(root, None))
 
 
-_KEPT = 2
-"""Number of seals that are kept: one for a million files takes some hundred megabytes."""
+_KEPT = 2  # number of seals that are kept: one for a million files takes some hundred megabytes
 
 _TRUSTED_FOR = 1.0
 """Seconds in which a store is not asked again whether a seal has changed: that is a request."""

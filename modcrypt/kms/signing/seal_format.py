@@ -33,8 +33,7 @@ DATASET = SealFormat("modcrypt-seal", ("files",), ("since",))
 MAX_PATH = 4096
 """Length limit of a path in characters."""
 
-THREADS = 8
-"""Number of older statements read concurrently."""
+THREADS = 8  # number of older statements read concurrently
 
 MAX_SINCE = 64
 """Largest number of statements that a reader adds up; then a statement lists all files again."""
@@ -87,8 +86,7 @@ def dataset_ledger(folder: Place) -> Ledger:
 
 def load_newest(ledger: Ledger, trust: Trust) -> Seal | None:
     """Return the newest seal of a dataset; None if there is none. Raise as `Ledger.read`."""
-    found = ledger.read(trust)
-    if found is None:
+    if (found := ledger.read(trust)) is None:
         return None
     with ledger.name_errors():
         return load_files(ledger, *found)

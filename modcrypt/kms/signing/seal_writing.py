@@ -181,10 +181,8 @@ def _follow(statement: Statement | None) -> Former:
 
 
 def _continue_after(former: Former, dataset: str, last: Seen) -> Former:
-    """Return the successor of the last signed one, unless a newer one was found.
-
-    Who may sign, and for how long, is as it was then: what was lost revokes nothing.
-    """
+    """Return the successor of the last signed one, unless a newer one was found."""
+    # Who may sign, and for how long, is as it was then: what was lost revokes nothing.
     if former.dataset == dataset and former.sequence >= last.sequence:
         return former
     writers = last.writers or ()

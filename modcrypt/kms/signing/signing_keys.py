@@ -35,8 +35,7 @@ from modcrypt.runtime.tracebacks import hide_frames
 PREFIX = "modcrypt-verifier"
 SIGNING_FILE = PrivateKeyFormat("modcrypt-signing-key", "verifier", "signing key")
 
-SERVICES = ("hcvault", "vault", "aws-kms", "pkcs11")
-"""Schemes of the key services that sign."""
+SERVICES = ("hcvault", "vault", "aws-kms", "pkcs11")  # schemes of the key services that sign
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -138,8 +137,7 @@ class SigningKey(Unpicklable):
                 or is unavailable. So does `sign`.
         """
         client: Any = open_kms(uri, **options)
-        key_id = getattr(client, "default_key", None)
-        if not key_id:
+        if not (key_id := getattr(client, "default_key", None)):
             raise ValueError("the URI of a signing key must name the key, not only its service")
         signer = find_signer(client, key_id)
         try:
@@ -190,9 +188,6 @@ def check_verifying_keys(keys: Iterable[VerifyingKey]) -> dict[str, VerifyingKey
     if not 0 < len(given) <= MAX_VERIFYING_KEYS:
         raise ValueError(f"signed_by takes 1 to {MAX_VERIFYING_KEYS} keys, not {len(given)}")
     return {key.hex_id: key for key in given}
-
-
-# --- references to keys --------------------------------------------------------------------------
 
 
 def names_service(reference: str) -> bool:

@@ -34,11 +34,8 @@ from modcrypt.report.fact_sheet import DatasetSummary
 from modcrypt.report.text import format_count
 from modcrypt.runtime.fork_safety import cached_property
 
-BATCH = 10_000
-"""Number of files whose keys are rotated together, with one request for each KEK."""
-
-_KEY_CODES = (3, 4)
-"""Exit codes of keys that were refused or could not be requested."""
+BATCH = 10_000  # number of files whose keys are rotated together, with one request for each KEK
+_KEY_CODES = (3, 4)  # exit codes of keys that were refused or could not be requested
 
 _DONE = {"encrypt": "encrypted", "rekey": "rekeyed", "renew": "renewed"}
 """The result of a file that was converted, by the action."""
@@ -50,20 +47,14 @@ _RESULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedFile:
-    """The result for one file.
+    """The result for one file."""
 
-    Attributes:
-        path: Path inside the dataset.
-        result: "encrypted", "rekeyed", "rotated"; "renewed", under new data keys; "removed", an
-            erased file was deleted; "current", nothing was left to do; "refused"; or an error code.
-        message: Message of the error, or why the file was refused or removed.
-        code: Exit code for the failure; 0 without one.
-    """
-
-    path: str
+    path: str  # path inside the dataset
+    # "encrypted", "rekeyed", "rotated"; "renewed", under new data keys; "removed", an erased file
+    # was deleted; "current", nothing was left to do; "refused"; or an error code.
     result: str
-    message: str = ""
-    code: int = 0
+    message: str = ""  # message of the error, or why the file was refused or removed
+    code: int = 0  # exit code for the failure; 0 without one
 
     @classmethod
     def of_failure(cls, path: str, error: Exception) -> Self:
@@ -166,12 +157,9 @@ class ApplicationTotals:
 
 
 def carry_out_plan(
-    plan: LakePlan,
-    policies: DatasetPolicies,
-    *,
-    jobs: int | None = None,
+    plan: LakePlan, policies: DatasetPolicies, *, jobs: int | None = None,
     progress: Callable[[int], object] | None = None,
-) -> Spool[AppliedFile]:
+) -> Spool[AppliedFile]:  # fmt: skip
     """Carry out a plan; return the result of each of its files, in order.
 
     `progress` is called with the number of planned files after each.
@@ -188,16 +176,12 @@ def _note_nothing() -> None:
 
 @dataclass(frozen=True)
 class PlanRun:
-    """The work on the files of a plan.
-
-    Args:
-        note_progress: Function called after each file.
-        proof: Proofs of the new wraps; files share KEKs, which are proved once.
-    """
+    """The work on the files of a plan."""
 
     policies: DatasetPolicies
     jobs: int | None = None
-    note_progress: Callable[[], object] = _note_nothing
+    note_progress: Callable[[], object] = _note_nothing  # function called after each file
+    # Proofs of the new wraps; files share KEKs, which are proved once.
     proof: WrapProof = field(default_factory=WrapProof)
 
     def apply_batch(self, planned: Sequence[PlannedChange]) -> Iterator[AppliedFile]:
@@ -287,11 +271,9 @@ def _try_conversion(run: PlanRun, planned: PlannedChange) -> AppliedFile:
 def _make_conversion(
     run: PlanRun, planned: PlannedChange, place: Place, source: Folder | None
 ) -> Conversion:
-    """Return the conversion of a file.
-
-    Erased columns become columns of nulls whose keys are thrown away. Their pages cannot be
-    encrypted again, and if they stayed, so would the access of those who kept their data keys.
-    """
+    """Return the conversion of a file."""
+    # Erased columns become columns of nulls whose keys are thrown away. Their pages cannot be
+    # encrypted again, and if they stayed, so would the access of those who kept their data keys.
     path, policies, erased = planned.state.path, run.policies, tuple[str, ...]()
     with open_source_at(place, stamped=False) as opened:
         if planned.action == "encrypt":
@@ -303,14 +285,11 @@ def _make_conversion(
     encryption = policies.writing(policies.policy(path, columns))
     return Conversion(
         verb="encrypt" if decryption is None else "mask" if erased else "rekey",
-        source=source or policies.root,
-        destination=None if source is None else policies.root,
-        decryption=decryption,
-        encryption=replace(encryption, erased=erased),
-        change=Change(null=erased),
-        renew=planned.action == "renew" or bool(erased),
+        source=source or policies.root, destination=None if source is None else policies.root,
+        decryption=decryption, encryption=replace(encryption, erased=erased),
+        change=Change(null=erased), renew=planned.action == "renew" or bool(erased),
         proof=run.proof,
-    )
+    )  # fmt: skip
 
 
 def refuse_file(planned: PlannedChange) -> AppliedFile:

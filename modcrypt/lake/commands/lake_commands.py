@@ -59,14 +59,9 @@ refused, or 1 if they have different codes"""
 @option("--files", help="List the files that are not as declared.")
 @option("--exit-code", help="Exit with 1 unless everything is as declared.")
 def status(
-    *,
-    dataset: str | None,
-    jobs: int | None,
-    files: bool,
-    exit_code: bool,
-    as_json: bool,
+    *, dataset: str | None, jobs: int | None, files: bool, exit_code: bool, as_json: bool,
     **options: Any,
-) -> int:
+) -> int:  # fmt: skip
     """Compare the files of a lake with its declaration.
 
     DATASET is the name of a dataset; by default, all are compared. Only footers are read, and only
@@ -122,17 +117,9 @@ def print_leaks(leaks: Iterable[ValueLeak]) -> None:
     help="Delete the files that are declared as erased, after a proof that nothing opens them.",
 )
 def apply(
-    *,
-    dataset: str | None,
-    jobs: int | None,
-    spark_master: str | None,
-    dry_run: bool,
-    accept_replaced: bool,
-    remove_erased: bool,
-    yes: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, dataset: str | None, jobs: int | None, spark_master: str | None, dry_run: bool,
+    accept_replaced: bool, remove_erased: bool, yes: bool, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Change the files of a lake to what its declaration says.
 
     Plaintext files are encrypted in place, files under other policies re-keyed, and keys that are

@@ -73,8 +73,7 @@ def read_declaration(
     """
     from modcrypt.lake.declarations.declaration_file import open_declaration
 
-    content = open_declaration(options["config"], records=records)
-    if content is None:
+    if (content := open_declaration(options["config"], records=records)) is None:
         raise click.UsageError(f"{hint}{MISSING}; name it by --config, or set MODCRYPT_CONFIG")
     return valid_declaration(content)
 

@@ -87,16 +87,9 @@ Exit codes: 0 it opens as declared; 3 a step refuses"""
 @needs_one_of("signed_by", "check")
 @exclude_each_other("check", "html")
 def report(
-    *,
-    jobs: int | None,
-    html: str | None,
-    file_pages: bool,
-    force: bool,
-    check: bool,
-    at_least: str | None,
-    as_json: bool,
-    **options: Any,
-) -> int:
+    *, jobs: int | None, html: str | None, file_pages: bool, force: bool, check: bool,
+    at_least: str | None, as_json: bool, **options: Any,
+) -> int:  # fmt: skip
     """Report on a lake: coverage, keys and findings.
 
     The report also has the ages of master keys, changes since the last report, and the newest

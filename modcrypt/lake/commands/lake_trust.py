@@ -47,8 +47,7 @@ def trust(
     from modcrypt.lake.declarations.declaration_path import find_declaration
     from modcrypt.lake.declarations.trust import remove_record, resolve_declaration, write_record
 
-    path = find_declaration(file)
-    if path is None:
+    if (path := find_declaration(file)) is None:
         raise click.UsageError(f"{MISSING}; pass its path")
     path = resolve_declaration(path)
     if removes:

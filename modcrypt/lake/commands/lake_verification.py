@@ -109,16 +109,12 @@ def verify(*, paths: tuple[str, ...], **options: Any) -> int:
 
 @dataclass(frozen=True)
 class _Targets:
-    """The files, datasets and tables that the arguments name.
+    """The files, datasets and tables that the arguments name."""
 
-    Attributes:
-        files: Paths in no dataset.
-        datasets: Paths inside each dataset, by its name; none for all of it.
-        are_whole: Whether a dataset has no folder of its own, or the whole lake is meant.
-    """
-
-    files: Sequence[str] = ()
+    files: Sequence[str] = ()  # paths in no dataset
+    # Paths inside each dataset, by its name; none for all of it.
     datasets: Mapping[str | None, Sequence[str]] = field(default_factory=dict)
+    # Whether a dataset has no folder of its own, or the whole lake is meant.
     are_whole: bool = False
 
     def parts(self) -> Iterator[tuple[str | None, Sequence[str]]]:
@@ -137,8 +133,7 @@ def _find_targets(
     datasets: dict[str | None, list[str]] = {}
     are_whole = False
     for path in paths:
-        declared = dataset_of(path, tables=True)
-        if declared is None:
+        if (declared := dataset_of(path, tables=True)) is None:
             _check_apart(path, options, others)
             files.append(path)
             continue
@@ -151,10 +146,8 @@ def _find_targets(
 
 
 def _check_apart(path: str, options: Mapping[str, Any], others: Mapping[str, Any]) -> None:
-    """Raise if a folder may belong to a declaration that does not decide, without keys.
-
-    A folder of plaintext files has no fault, so that a check in CI would pass.
-    """
+    """Raise if a folder may belong to a declaration that does not decide, without keys."""
+    # A folder of plaintext files has no fault, so that a check in CI would pass.
     lake = find_lake(options["config"])
     if lake is None or lake.refusal is None or os.path.isfile(path):
         return
@@ -170,8 +163,7 @@ def _verify_paths(
     from modcrypt.lake.verification.results import LakeVerification, VerifiedFile
 
     use_paths(paths)
-    since = parse_since(lake["since"])
-    if since == "last" or lake["resume"]:
+    if (since := parse_since(lake["since"])) == "last" or lake["resume"]:
         raise click.UsageError(
             "--since last and --resume need a dataset, verified as declared; use --record FILE"
         )

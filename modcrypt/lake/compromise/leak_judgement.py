@@ -37,15 +37,12 @@ _WHY_FORMER = {
 
 @dataclass(frozen=True)
 class LeakJudge:
-    """The judge of the files of one dataset.
-
-    Args:
-        find_wraps: Function that finds the data keys that some keys have wrapped before.
-    """
+    """The judge of the files of one dataset."""
 
     dataset: AnyDataset
     choices: Sequence[KeyChoice]
     record: LeakRecord
+    # Function that finds the data keys that some keys have wrapped before.
     find_wraps: FindWraps = lambda is_meant: ()
     _wraps: Memo[Collection[bytes]] = field(default_factory=Memo, init=False, repr=False)
 

@@ -24,24 +24,18 @@ from modcrypt.report.text import format_count
 MAX_MATERIALS = 10_000
 """Largest number of files of key material without their data file that are read for a dataset."""
 
-_RECIPIENT = name_recipient(b"")
-"""Beginning of the names of recipients' keys."""
+_RECIPIENT = name_recipient(b"")  # beginning of the names of recipients' keys
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeakReach(JsonFields):
-    """The other keepers of data keys that compromised keys open, beside the files of a dataset.
+    """The other keepers of data keys that compromised keys open, beside the files of a dataset."""
 
-    Attributes:
-        recipients: Ids, in hex, of the recipients who open the exposed files, too.
-        gone: Paths of files that are not in the dataset any more: the record of the leak, or key
-            material, names them, and copies of them would open.
-        snapshots: Ids of the older snapshots of an Iceberg table that open.
-    """
-
-    recipients: Sequence[str] = ()
+    recipients: Sequence[str] = ()  # ids, in hex, of the recipients who open the exposed files, too
+    # Paths of files that are not in the dataset any more: the record of the leak, or key material,
+    # names them, and copies of them would open.
     gone: Sequence[str] = ()
-    snapshots: Sequence[int] = ()
+    snapshots: Sequence[int] = ()  # ids of the older snapshots of an Iceberg table that open
 
     def describe(self) -> list[str]:
         """Return a sentence about each kind that there is."""

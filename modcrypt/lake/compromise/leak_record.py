@@ -34,20 +34,17 @@ _SCHEMA = "modcrypt.lake.leak/1"
 
 @dataclass(frozen=True)
 class LeakRecord:
-    """The data keys of a lake that are exposed, as far as is known since a leak.
-
-    Attributes:
-        exposed: Fingerprints of the data keys that a compromised key may open, by the name of the
-            dataset and the key.
-        files: Paths of the files that had these data keys, by the same.
-        unread: Paths of files whose data keys could not be read yet, by the same.
-        started: When the first complete inventory began, in seconds since 1970, by the same.
-    """
+    """The data keys of a lake that are exposed, as far as is known since a leak."""
 
     path: Path
+    # Fingerprints of the data keys that a compromised key may open, by the name of the dataset and
+    # the key.
     exposed: dict[tuple[str, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    # Paths of the files that had these data keys, by the same.
     files: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    # Paths of files whose data keys could not be read yet, by the same.
     unread: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    # When the first complete inventory began, in seconds since 1970, by the same.
     started: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def prints_of(self, dataset: str, choice: KeyChoice) -> Sequence[set[bytes]]:
@@ -169,9 +166,6 @@ def read_record(declaration: str) -> LeakRecord:
                 "file, or remove it, and apply takes the inventory again"
             ) from None
     return record
-
-
-# --- fingerprints of data keys --------------------------------------------------------------------
 
 
 def fingerprint_location(location: str) -> bytes:

@@ -34,15 +34,10 @@ class FileColumns:
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """A rule that selects columns.
+    """A rule that selects columns."""
 
-    Attributes:
-        text: The rule as declared: a name or a pattern; empty for field metadata.
-        metadata: Pairs that the metadata of a field must contain.
-    """
-
-    text: str = ""
-    metadata: tuple[tuple[str, str], ...] = ()
+    text: str = ""  # the rule as declared: a name or a pattern; empty for field metadata
+    metadata: tuple[tuple[str, str], ...] = ()  # pairs that the metadata of a field must contain
 
     @property
     def is_name(self) -> bool:

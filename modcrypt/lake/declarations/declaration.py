@@ -19,71 +19,49 @@ from modcrypt.runtime.fork_safety import cached_property
 
 @dataclass(frozen=True, kw_only=True)
 class Previous:
-    """Keys and prefixes that may still protect older files, until `apply` has changed them.
+    """Keys and prefixes that may still protect older files, until `apply` has changed them."""
 
-    Attributes:
-        master_keys: Map of the id of an old master key to the declared one that replaces it.
-        aad_prefixes: Former templates of AAD prefixes.
-        kms_aads: Former values of `kms_aad`; empty text for none.
-        algorithms: Former algorithms.
-    """
-
+    # Map of the id of an old master key to the declared one that replaces it.
     master_keys: Mapping[str, str] = field(default_factory=dict)
-    aad_prefixes: Sequence[str] = ()
-    kms_aads: Sequence[str] = ()
-    algorithms: Sequence[str] = ()
+    aad_prefixes: Sequence[str] = ()  # former templates of AAD prefixes
+    kms_aads: Sequence[str] = ()  # former values of `kms_aad`; empty text for none
+    algorithms: Sequence[str] = ()  # former algorithms
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rotation:
-    """When keys are too old.
+    """When keys are too old."""
 
-    Attributes:
-        max_version_age: Seconds after which a master key needs a new version; None for no limit.
-        rewrap_after: Seconds for which keys may stay under an older version of their master key
-            once a newer one exists; None for no limit.
-    """
-
+    # Seconds after which a master key needs a new version; None for no limit.
     max_version_age: float | None = None
+    # Seconds for which keys may stay under an older version of their master key once a newer one
+    # exists; None for no limit.
     rewrap_after: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDeclaration:
-    """The declaration of one dataset.
+    """The declaration of one dataset."""
 
-    Attributes:
-        name: Name of the dataset.
-        location: Absolute path or URL of its folder or file.
-        source: Absolute path or URL of a folder whose plaintext files `apply` encrypts into
-            `location`; None for none.
-        include: Pattern that the paths of its files match; None for all visible files.
-        partitions: Names of its Hive partitions.
-        strict: Whether files that `include` does not match are faults.
-        members: Members of its policy, without columns; text may contain `{partition.NAME}`.
-        rules: Rules for its columns, by master key.
-        previous: What may still protect older files.
-        rotation: When keys are too old.
-        recipients: Recipients that open its files, too.
-        former_recipients: Recipients whose access has ended.
-        erased: Which files, or columns of them, are erased by declaration and by record.
-        compromised: Compromised master keys of the lake.
-    """
-
-    name: str
-    location: str
+    name: str  # name of the dataset
+    location: str  # absolute path or URL of its folder or file
+    # Absolute path or URL of a folder whose plaintext files `apply` encrypts into `location`; None
+    # for none.
     source: str | None = None
+    # Pattern that the paths of its files match; None for all visible files.
     include: str | None = None
-    partitions: Sequence[str] = ()
-    strict: bool = True
+    partitions: Sequence[str] = ()  # names of its Hive partitions
+    strict: bool = True  # whether files that `include` does not match are faults
+    # Members of its policy, without columns; text may contain `{partition.NAME}`.
     members: Mapping[str, Any]
-    rules: Rules
-    previous: Previous = field(default_factory=Previous)
-    rotation: Rotation = field(default_factory=Rotation)
-    recipients: Sequence[Recipient] = ()
-    former_recipients: Sequence[Recipient] = ()
-    compromised: Sequence[str] = ()
+    rules: Rules  # rules for its columns, by master key
+    previous: Previous = field(default_factory=Previous)  # what may still protect older files
+    rotation: Rotation = field(default_factory=Rotation)  # when keys are too old
+    recipients: Sequence[Recipient] = ()  # recipients that open its files, too
+    former_recipients: Sequence[Recipient] = ()  # recipients whose access has ended
+    compromised: Sequence[str] = ()  # compromised master keys of the lake
     # Not in the digest of the declaration: a new line of the record changes no other result.
+    # Which files, or columns of them, are erased by declaration and by record.
     erased: Sequence[Erasure] = field(default=(), repr=False)
 
     @cached_property
@@ -131,8 +109,7 @@ class DatasetDeclaration:
         return Policy(footer_key=self.footer_key, **members)
 
 
-WHOLE_CATALOG = "*"
-"""Namespace of a dataset that has all tables of a catalog."""
+WHOLE_CATALOG = "*"  # namespace of a dataset that has all tables of a catalog
 
 
 def locate_table(table: str) -> str:
@@ -142,52 +119,39 @@ def locate_table(table: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TableDeclaration:
-    """The declaration of a dataset that is an Iceberg table, or all tables of a namespace.
+    """The declaration of a dataset that is an Iceberg table, or all tables of a namespace."""
 
-    Attributes:
-        name: Name of the dataset; `DATASET/TABLE` for a table of a namespace.
-        location: Absolute path or URL of the table's folder; with a catalog, text for people.
-        catalog, catalog_name, table: URI or configured name of its catalog, name of an SQL catalog
-            in its database, and identifier of the table; None for a table without a catalog.
-        namespace: Namespace whose tables, with those in it, are the dataset; `"*"` for the whole
-            catalog, None for one table.
-        table_uuid: UUID that the table must have; None for any.
-        location_map: Folders that replace the beginnings of locations.
-        key_store: Path of the file that keeps KEKs; None for none.
-        master_key: Id of its master key.
-        policy: Declared members of the table's `KeyPolicy`; others may have any value.
-        previous: Former master keys, which `master_key` replaces.
-        max_kek_age: Seconds after which KEKs are replaced; None for no limit.
-        rotation: When versions of the master key are too old.
-        signed_by: Lines of verifying keys of writers, one of whom must have sealed the version that
-            is read; none to accept unsigned tables.
-        seal_at_least: Number that the seal must have at least.
-        read_restrictions: Rows and masks to which reading is restricted, as a REST catalog sends
-            them; None for none.
-        strict: Whether old files in its folder that no snapshot names are faults.
-        compromised: Compromised master keys of the lake.
-        erased: Which partitions or files are erased by declaration and by record.
-    """
-
-    name: str
-    location: str
+    name: str  # name of the dataset; `DATASET/TABLE` for a table of a namespace
+    location: str  # absolute path or URL of the table's folder; with a catalog, text for people
+    # URI or configured name of its catalog, name of an SQL catalog in its database, and identifier
+    # of the table; None for a table without a catalog.
     catalog: str | None = None
     catalog_name: str | None = None
     table: str | None = None
+    # Namespace whose tables, with those in it, are the dataset; `"*"` for the whole catalog, None
+    # for one table.
     namespace: str | None = None
-    table_uuid: str | None = None
+    table_uuid: str | None = None  # UUID that the table must have; None for any
+    # Folders that replace the beginnings of locations.
     location_map: Mapping[str, str] = field(default_factory=dict)
-    key_store: str | None = None
-    master_key: str
+    key_store: str | None = None  # path of the file that keeps KEKs; None for none
+    master_key: str  # id of its master key
+    # Declared members of the table's `KeyPolicy`; others may have any value.
     policy: Mapping[str, Any] = field(default_factory=dict)
+    # Former master keys, which `master_key` replaces.
     previous: Previous = field(default_factory=Previous)
-    max_kek_age: float | None = None
+    max_kek_age: float | None = None  # seconds after which KEKs are replaced; None for no limit
+    # When versions of the master key are too old.
     rotation: Rotation = field(default_factory=Rotation)
+    # Lines of verifying keys of writers, one of whom must have sealed the version that is read;
+    # none to accept unsigned tables.
     signed_by: Sequence[str] = ()
-    seal_at_least: int = 1
+    seal_at_least: int = 1  # number that the seal must have at least
+    # Rows and masks to which reading is restricted, as a REST catalog sends them; None for none.
     read_restrictions: Mapping[str, Any] | None = None
-    strict: bool = True
-    compromised: Sequence[str] = ()
+    strict: bool = True  # whether old files in its folder that no snapshot names are faults
+    compromised: Sequence[str] = ()  # compromised master keys of the lake
+    # Which partitions or files are erased by declaration and by record.
     erased: Sequence[Erasure] = field(default=(), repr=False)
 
     @cached_property
@@ -218,17 +182,14 @@ class TableDeclaration:
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceDeclaration:
-    """The declaration of the record of evidence.
+    """The declaration of the record of evidence."""
 
-    Attributes:
-        sign: Reference to the key that signs its lines; None for the key of `--sign`, if any.
-        sign_passphrase: Reference to the passphrase of that key's file; None for none.
-        signed_by: Lines of verifying keys, one of which must have signed each line; none to accept
-            lines without a signature.
-    """
-
+    # Reference to the key that signs its lines; None for the key of `--sign`, if any.
     sign: str | None = None
+    # Reference to the passphrase of that key's file; None for none.
     sign_passphrase: str | None = field(default=None, repr=False)
+    # Lines of verifying keys, one of which must have signed each line; none to accept lines without
+    # a signature.
     signed_by: Sequence[str] = ()
 
 
@@ -238,28 +199,20 @@ AnyDataset: TypeAlias = DatasetDeclaration | TableDeclaration
 
 @dataclass(frozen=True, kw_only=True)
 class LakeDeclaration:
-    """The declaration of a lake.
+    """The declaration of a lake."""
 
-    Attributes:
-        path: Path of the file that declares it.
-        kms: URI of its key service.
-        datasets: Its datasets of Parquet files, by name.
-        tables: Its datasets that are Iceberg tables, by name.
-        compromised: Compromised master keys, as `ID` or `ID@VERSION`.
-        evidence: How what is done and found is recorded; None to record nothing.
-        digest: Digest of all members but `compromised` and `evidence`, by which results of other
-            declarations are told apart.
-        sha256: SHA-256 over the file and all files that it includes, in hex.
-    """
-
-    path: str
-    kms: str
-    datasets: Mapping[str, DatasetDeclaration]
+    path: str  # path of the file that declares it
+    kms: str  # URI of its key service
+    datasets: Mapping[str, DatasetDeclaration]  # its datasets of Parquet files, by name
+    # Its datasets that are Iceberg tables, by name.
     tables: Mapping[str, TableDeclaration] = field(default_factory=dict)
-    compromised: Sequence[str] = ()
+    compromised: Sequence[str] = ()  # compromised master keys, as `ID` or `ID@VERSION`
+    # How what is done and found is recorded; None to record nothing.
     evidence: EvidenceDeclaration | None = None
+    # Digest of all members but `compromised` and `evidence`, by which results of other declarations
+    # are told apart.
     digest: str
-    sha256: str = ""
+    sha256: str = ""  # SHA-256 over the file and all files that it includes, in hex
 
     @property
     def all(self) -> dict[str, AnyDataset]:

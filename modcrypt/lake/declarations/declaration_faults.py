@@ -24,15 +24,10 @@ MAX_SUGGESTIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class DeclarationFault:
-    """A mistake in a declaration.
+    """A mistake in a declaration."""
 
-    Attributes:
-        line: Number of its line; None if it belongs to no line.
-        message: The mistake, and what to do.
-    """
-
-    line: int | None
-    message: str
+    line: int | None  # number of its line; None if it belongs to no line
+    message: str  # the mistake, and what to do
 
     def __str__(self) -> str:
         """Return the line and the message."""
@@ -71,8 +66,6 @@ class FaultList:
         more = self.total - len(found)
         return found + [DeclarationFault(None, f"and {more:,} more mistakes")] * (more > 0)
 
-
-# --- the lines of members, which `tomllib` does not report ----------------------------------------
 
 _PART = r"(?:\"[^\"\n]*\"|'[^'\n]*'|[\w-]+)"
 _NAMES = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"

@@ -27,19 +27,13 @@ MAX_DECLARATION = 4 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ReadDeclaration:
-    """The content of a declaration, whether it is trusted or not.
-
-    Attributes:
-        declaration: The declaration; None if there are mistakes.
-        commands: Members that only a trusted declaration may have, as `MEMBER = VALUE`.
-        digest: SHA-256 over the file and all files that it includes, in hex.
-    """
+    """The content of a declaration, whether it is trusted or not."""
 
     path: Path
-    declaration: LakeDeclaration | None
+    declaration: LakeDeclaration | None  # the declaration; None if there are mistakes
     faults: list[DeclarationFault]
-    commands: Sequence[str]
-    digest: str
+    commands: Sequence[str]  # members that only a trusted declaration may have, as `MEMBER = VALUE`
+    digest: str  # SHA-256 over the file and all files that it includes, in hex
 
 
 def open_declaration(
@@ -56,8 +50,7 @@ def open_declaration(
         KeyRetrievalError: Another user may change the record of trust.
         OSError: As `read_content`.
     """
-    path = find_declaration(config)
-    if path is None:
+    if (path := find_declaration(config)) is None:
         return None
     if not is_found and is_named(config):
         return read_content(path, records=records)

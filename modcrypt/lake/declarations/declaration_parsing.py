@@ -103,8 +103,7 @@ class _Parsing:
     def parse_service(self, members: Mapping[str, Any], default: str | None) -> str:
         if members.keys() & TOP_MEMBERS:  # else another kind of file, perhaps full of secrets
             self.faults.check_names((), members, TOP_MEMBERS)
-        kms = members.get("kms", default)
-        if kms is None:
+        if (kms := members.get("kms", default)) is None:
             self.faults.add((), "no key service is named; add kms = URI, or set MODCRYPT_KMS")
         elif faults := TOP_MEMBERS["kms"].kind.list_faults("kms", kms):
             self.faults.add(("kms",), faults[0])
@@ -123,8 +122,7 @@ class _Parsing:
         return tuple(dict.fromkeys(given))
 
     def parse_evidence(self, members: Mapping[str, Any]) -> EvidenceDeclaration | None:
-        given = members.get("evidence")
-        if given is None:
+        if (given := members.get("evidence")) is None:
             return None
         if not isinstance(given, Mapping):
             self.faults.add(("evidence",), "evidence must be a table [evidence]")
@@ -146,14 +144,12 @@ class _Parsing:
                 message = "name datasets by letters, digits, and . _ - after the first"
                 self.faults.add(("dataset", name), message)
                 continue
-            dataset = self._parse_dataset(("dataset", name), table)
-            if dataset is not None:
+            if (dataset := self._parse_dataset(("dataset", name), table)) is not None:
                 found[name] = dataset
         return found
 
     def _parse_dataset(self, path: MemberPath, table: Mapping[str, Any]) -> AnyDataset | None:
-        kind = table.get("kind", "files")
-        if kind == "iceberg":
+        if (kind := table.get("kind", "files")) == "iceberg":
             return TableParsing(self.faults, path, self._inclusions, table).parse()
         if kind != "files":
             self.faults.add((*path, "kind"), "kind must be files or iceberg")
@@ -215,8 +211,6 @@ class _DatasetParsing(Members):
             previous=previous, rotation=rotation, recipients=recipients,
             former_recipients=former, erased=erased,
         )  # fmt: skip
-
-    # --- members of its own ----------------------------------------------------------------------
 
     def _parse_location(self, own: Mapping[str, Any]) -> tuple[str, str | None]:
         """Return the folder or file, and the pattern of the files that belong to the dataset."""
@@ -287,8 +281,6 @@ class _DatasetParsing(Members):
             found["subjects"] = resolve_vault(vault, (self.inclusions.folder / name).parent)
         return found
 
-    # --- columns and keys ------------------------------------------------------------------------
-
     def _parse_rules(
         self, values: Mapping[str, Any]
     ) -> Iterator[tuple[str | None, tuple[ColumnRule, ...]]]:
@@ -357,8 +349,6 @@ class _DatasetParsing(Members):
             for message in str(error).removeprefix("invalid policy: ").split("; "):
                 member = message.split(" ", 1)[0]
                 self.fault(member if member in POLICY_MEMBERS else (), message)
-
-    # --- previous keys and rotation --------------------------------------------------------------
 
     def _parse_previous(
         self, rules: Mapping[str | None, Any], members: Mapping[str, Any]

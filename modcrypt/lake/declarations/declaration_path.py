@@ -7,8 +7,7 @@ from pathlib import Path
 
 FILE_NAME = "modcrypt.toml"
 
-NO_DECLARATION = "none"
-"""Value of MODCRYPT_CONFIG that lets no declaration be found."""
+NO_DECLARATION = "none"  # value of MODCRYPT_CONFIG that lets no declaration be found
 
 
 def find_declaration(config: str | os.PathLike[str] | None = None) -> Path | None:

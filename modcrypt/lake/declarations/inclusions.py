@@ -39,19 +39,14 @@ MAX_PATH = 4096
 
 @dataclass(slots=True)
 class Inclusions:
-    """The commands of a declaration, and the contents of the files that it includes.
+    """The commands of a declaration, and the contents of the files that it includes."""
 
-    Attributes:
-        folder: Folder of the declaration.
-        reads_outside: Whether files outside this folder are opened. Looking for a file can already
-            contact a server, such as that of a network share.
-        commands: Commands found so far, as `MEMBER = VALUE`.
-        contents: Contents of the included files, by path, in the order of their first use.
-    """
-
-    folder: Path
+    folder: Path  # folder of the declaration
+    # Whether files outside this folder are opened. Looking for a file can already contact a server,
+    # such as that of a network share.
     reads_outside: bool = True
-    commands: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)  # commands found so far, as `MEMBER = VALUE`
+    # Contents of the included files, by path, in the order of their first use.
     contents: dict[Path, bytes] = field(default_factory=dict)
 
     def note(self, member: MemberPath, value: object) -> None:

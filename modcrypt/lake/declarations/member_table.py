@@ -59,8 +59,6 @@ def _command(name: str, kind: Kind, text: str, **more: Any) -> Setting:
     return Setting(kind, name=name, text=text, **more)
 
 
-# --- datasets of files ---------------------------------------------------------------------------
-
 _MASTER_KEYS = _free(
     "master_keys", table_of(NAME, "a table that maps OLD ids to NEW ids"),
     "Ids of former master keys, and of those that replace them.",
@@ -154,14 +152,11 @@ POLICY_MEMBERS = {name: _POLICY[name] for name in _POLICY if name != "kms"} | _c
 )
 DATASET_MEMBERS = {**OWN_MEMBERS, **POLICY_MEMBERS}
 
-# --- Iceberg tables ------------------------------------------------------------------------------
 
-KEY_POLICY = settings_of(TablePolicySettings)
-"""Members that state a table's policy."""
-
+KEY_POLICY = settings_of(TablePolicySettings)  # members that state a table's policy
 TABLE_PREVIOUS = _collect(_MASTER_KEYS)
 TABLE_ROTATION = ROTATION_MEMBERS | _collect(
-    _free("max_kek_age", DURATION, "Age at which apply replaces KEKs, such as 365d."),
+    _free("max_kek_age", DURATION, "Age at which apply replaces KEKs, such as 365d.")
 )
 TABLE_MEMBERS = _collect(
     _free(
@@ -208,7 +203,6 @@ TABLE_MEMBERS = _collect(
     ),
 )  # fmt: skip
 
-# --- the record of evidence ----------------------------------------------------------------------
 
 EVIDENCE_MEMBERS = _collect(
     _command(
@@ -225,7 +219,6 @@ EVIDENCE_MEMBERS = _collect(
     ),
 )  # fmt: skip
 
-# --- the schema ----------------------------------------------------------------------------------
 
 TOP_MEMBERS = _collect(
     replace(

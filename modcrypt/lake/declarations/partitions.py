@@ -68,8 +68,7 @@ def fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def _check_value(name: str, values: Mapping[str, str], separators: set[str]) -> str:
-    value = values.get(name)
-    if value is None or value == NULL:
+    if (value := values.get(name)) is None or value == NULL:
         raise ValueError(f"the file is in no folder {name}=VALUE, which the declaration needs")
     if len(value) > MAX_VALUE or not _VALUE.fullmatch(value) or ".." in value:
         raise ValueError(

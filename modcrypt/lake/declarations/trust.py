@@ -27,15 +27,10 @@ _RECORD = re.compile(rb"([0-9a-f]{64}) (.+)\n", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TrustRecord:
-    """A declaration that the user trusts.
+    """A declaration that the user trusts."""
 
-    Attributes:
-        path: Absolute path of the declaration.
-        digest: SHA-256 over it and the files that it includes, in hex.
-    """
-
-    path: Path
-    digest: str
+    path: Path  # absolute path of the declaration
+    digest: str  # SHA-256 over it and the files that it includes, in hex
 
 
 def trust_folder() -> Path:
@@ -108,8 +103,7 @@ def check_trust(path: Path, digest: str, commands: Sequence[str]) -> None:
         raise ValueError("MODCRYPT_TRUST must be a SHA-256 in hex, as modcrypt trust --print")
     if not commands or named == digest:
         return
-    record = find_record(path)
-    if record is not None and record.digest == digest:
+    if (record := find_record(path)) is not None and record.digest == digest:
         return
     what = "was not named, only found" if record is None else "has changed since it was trusted"
     shown = "; ".join(commands[:MAX_SHOWN])

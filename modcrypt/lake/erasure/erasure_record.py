@@ -35,15 +35,11 @@ MAX_RECORD = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecordedErasure:
-    """A line of the record.
-
-    Attributes:
-        signer: Id of the key that signed the line; None if it is not signed.
-    """
+    """A line of the record."""
 
     dataset: str
     erasure: Erasure
-    signer: str | None = None
+    signer: str | None = None  # id of the key that signed the line; None if it is not signed
 
 
 def record_path(declaration: str | os.PathLike[str]) -> Path:

@@ -28,8 +28,7 @@ MAX_REQUEST = 200
 DESTROYED = "destroyed"
 """The reason of files whose master key, or its version, the key service lists as destroyed."""
 
-NOT_ERASED = "not-erased"
-"""The error code of a file that is declared as erased, but opens."""
+NOT_ERASED = "not-erased"  # the error code of a file that is declared as erased, but opens
 
 GONE = frozenset({KeyNotFoundError.word, DESTROYED})
 """Reasons of a file's state that mean that its keys are gone, not refused or unavailable."""
@@ -60,27 +59,20 @@ ERASED, ERASED_IN_TABLES = _list_of(_OF_FILES), _list_of(_OF_TABLES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """A statement that some files of a dataset, or columns of them, are erased.
+    """A statement that some files of a dataset, or columns of them, are erased."""
 
-    Attributes:
-        partition: Values of the partitions that the files are in; empty for any.
-        files: Paths of the files, or folders of files, inside the dataset; empty for all.
-        columns: Names of columns or groups that are erased; empty for whole files.
-        emptied: Whether the dataset may be empty, because all of it was erased and removed.
-        whole: Whether a whole table is erased.
-        table: Identifier of the table, for a dataset that is a namespace; empty for all tables.
-        when: Time of the erasure, ISO 8601.
-        request: Id of the request that asked for it; empty if none is known.
-    """
-
+    # Values of the partitions that the files are in; empty for any.
     partition: Mapping[str, str] = field(default_factory=dict)
+    # Paths of the files, or folders of files, inside the dataset; empty for all.
     files: Sequence[str] = ()
-    columns: Sequence[str] = ()
+    columns: Sequence[str] = ()  # names of columns or groups that are erased; empty for whole files
+    # Whether the dataset may be empty, because all of it was erased and removed.
     emptied: bool = False
-    whole: bool = False
+    whole: bool = False  # whether a whole table is erased
+    # Identifier of the table, for a dataset that is a namespace; empty for all tables.
     table: str = ""
-    when: str = ""
-    request: str = ""
+    when: str = ""  # time of the erasure, ISO 8601
+    request: str = ""  # id of the request that asked for it; empty if none is known
 
     def fields(self) -> dict[str, Any]:
         """Return the attributes that say something, as values for JSON."""
@@ -159,9 +151,6 @@ def is_gone(error: BaseException, *, is_destroyed: bool) -> bool:
     """
     refused = isinstance(error, KeyDisabledError) and is_destroyed
     return refused or isinstance(error, KeyNotFoundError)
-
-
-# --- statements in files -------------------------------------------------------------------------
 
 
 def list_erasure_faults(given: Mapping[str, Any], partitions: Iterable[str] | None) -> list[str]:

@@ -28,8 +28,7 @@ from modcrypt.lake.record_file import encode_line
 from modcrypt.pkmt1.strict_json import strict_json
 from modcrypt.report.short_repr import default_of
 
-SCHEMA = "modcrypt.lake.evidence/1"
-"""The name and version of a line; signatures begin with it."""
+SCHEMA = "modcrypt.lake.evidence/1"  # the name and version of a line; signatures begin with it
 
 MAX_RECORD = 64 << 20
 """Size limit of a record in bytes, which is read and replaced as a whole for each line."""
@@ -46,24 +45,17 @@ MAX_RESULTS = 16 << 10
 MAX_COUNT = 1 << 53
 """Largest number in a line: all readers of JSON represent it."""
 
-START = "0" * 64
-"""The hash that the first line has in place of that of a line before."""
-
+START = "0" * 64  # the hash that the first line has in place of that of a line before
 _FRAME = ("schema", "previous", "signature")
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceLine:
-    """A line, and its place in the chain.
-
-    Attributes:
-        previous: SHA-256 of the line before, in hex.
-        members: All members as JSON values, among them a signature if it has one.
-    """
+    """A line, and its place in the chain."""
 
     event: EvidenceEvent
-    previous: str
-    members: Mapping[str, Any]
+    previous: str  # SHA-256 of the line before, in hex
+    members: Mapping[str, Any]  # all members as JSON values, among them a signature if it has one
 
 
 def record_path(declaration: str | os.PathLike[str]) -> Path:

@@ -165,8 +165,7 @@ class EvidenceWriter:
 
     def _read_last(self, record: bytes) -> tuple[EvidenceEvent | None, str]:
         """Return the last line, which must be as it was written, and its hash."""
-        lines = record.splitlines()
-        if not lines:
+        if not (lines := record.splitlines()):
             return None, START
         try:
             line = parse_line(lines[-1])

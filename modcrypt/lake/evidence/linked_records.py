@@ -8,9 +8,7 @@ from pathlib import Path
 
 from modcrypt.lake.evidence.events import EvidenceEvent, LinkedRecord
 
-SUFFIXES = (".erased.jsonl", ".leaks.jsonl")
-"""Ends of the names of these records."""
-
+SUFFIXES = (".erased.jsonl", ".leaks.jsonl")  # ends of the names of these records
 _CHUNK = 1 << 20
 
 

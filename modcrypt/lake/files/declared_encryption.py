@@ -81,8 +81,7 @@ class DeclaredEncryption:
 
     def _of_columns(self, target: Place, columns: FileColumns | None) -> KeyedEncryption:
         policies = self.policies
-        listed = policies.find_listed(target)
-        if listed is None:
+        if (listed := policies.find_listed(target)) is None:
             raise ValueError(
                 f"{target.address} is not in the dataset {policies.dataset.name}, which is at "
                 f"{policies.dataset.location}"

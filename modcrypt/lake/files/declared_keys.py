@@ -54,21 +54,16 @@ def declared_decryption(
 
 @dataclass(frozen=True)
 class DeclaredKeys:
-    """A key retriever that opens each file of a dataset as declared.
-
-    Args:
-        master_key_ids: Ids of further master keys to accept, although they are not declared.
-        identities: Identities that open the files, too.
-        exactly: Whether each key must be under the master key that is declared for its use; else
-            any that the declaration has for the file may protect anything, to change its keys.
-        erased: What readers leave out; None to leave out nothing.
-    """
+    """A key retriever that opens each file of a dataset as declared."""
 
     policies: DatasetPolicies
+    # Ids of further master keys to accept, although they are not declared.
     master_key_ids: Collection[str] = ()
-    identities: tuple[PrivateKey, ...] = ()
+    identities: tuple[PrivateKey, ...] = ()  # identities that open the files, too
+    # Whether each key must be under the master key that is declared for its use; else any that the
+    # declaration has for the file may protect anything, to change its keys.
     exactly: bool = True
-    erased: ErasedParts | None = None
+    erased: ErasedParts | None = None  # what readers leave out; None to leave out nothing
 
     def find_erased(self, places: Iterable[Place]) -> set[str]:
         """Return the paths of those files that readers of the dataset leave out."""

@@ -45,28 +45,19 @@ from modcrypt.runtime.fork_safety import cached_property, fork_safe
 
 
 class Comparison(NamedTuple):
-    """The difference between a file and its policy.
+    """The difference between a file and its policy."""
 
-    Attributes:
-        difference: The difference in words; empty if there is none.
-        under_previous: Whether previous master keys are the only difference.
-    """
-
-    difference: str
-    under_previous: bool = False
+    difference: str  # the difference in words; empty if there is none
+    under_previous: bool = False  # whether previous master keys are the only difference
 
 
 @dataclass(frozen=True)
 class DatasetPolicies:
-    """The policies of the files of a dataset.
-
-    Args:
-        audit: Path of a file to which uses of keys are appended; None for none.
-    """
+    """The policies of the files of a dataset."""
 
     dataset: DatasetDeclaration
     client: KmsClient
-    audit: str | None = None
+    audit: str | None = None  # path of a file to which uses of keys are appended; None for none
     signing_key: SigningKey | None = None
     _policies: Memo[Policy] = field(default_factory=Memo, init=False, repr=False)
     _openings: Memo[FileDecryptionProperties] = field(default_factory=Memo, init=False, repr=False)
@@ -143,12 +134,9 @@ class DatasetPolicies:
     def find_listed(self, place: Place) -> Place | None:
         """Return the place of a file of the dataset as it is listed; None for another file."""
         root = self.root.place
-        inside = place.inside(root)
-        if inside is not None:
+        if (inside := place.inside(root)) is not None:
             return root.below(inside)
         return root if place.resolve() == root.resolve() else None
-
-    # --- policies --------------------------------------------------------------------------------
 
     def policy(self, path: str, columns: FileColumns | None) -> Policy:
         """Return the policy of a file, given its path inside the dataset and its columns.
@@ -191,8 +179,6 @@ class DatasetPolicies:
     def new_keys(self, policy: Policy) -> NewKeys:
         """Return the keys that a file under a policy must have, to compare files with."""
         return self._new_keys.get(id(policy), lambda: (policy, NewKeys(self.encryption(policy))))[1]
-
-    # --- properties ------------------------------------------------------------------------------
 
     def encryption(self, policy: Policy) -> KeyedEncryption:
         """Return the properties that encrypt files by a policy."""
@@ -340,9 +326,6 @@ class DatasetPolicies:
         """The declared algorithm, and previous ones."""
         declared = self.dataset.members.get("encryption_algorithm", GCM_V1)
         return (declared, *self.dataset.previous.algorithms)
-
-
-# --- the columns of a file, and whether it is encrypted, by its footer ---------------------------
 
 
 def read_columns(

@@ -35,42 +35,29 @@ EXPOSED: tuple[State, ...] = ("compromised", "rewrapped", "unknown-age", "former
 """The states of files that a compromised key or a former recipient opens or may open, the worst
 first."""
 
-DECLARED: tuple[State, ...] = ("declared", "erased")
-"""The states of files that are as they must be."""
+DECLARED: tuple[State, ...] = ("declared", "erased")  # the states of files that are as they must be
 
 
 class KeyUse(NamedTuple):
-    """A key that a file needs.
+    """A key that a file needs."""
 
-    Attributes:
-        column: Dotted name of the column; None for the footer.
-        master_key_id: Id of the master key that wraps it; None if its key metadata is not PKMT1.
-        version: Version of the master key, if the wrapped key states it.
-        kek_id: Id of its KEK in hex, or `recipient:ID` for the key of a recipient; None in single
-            wrapping.
-    """
-
-    column: str | None
+    column: str | None  # dotted name of the column; None for the footer
+    # Id of the master key that wraps it; None if its key metadata is not PKMT1.
     master_key_id: str | None = None
-    version: str | None = None
+    version: str | None = None  # version of the master key, if the wrapped key states it
+    # Id of its KEK in hex, or `recipient:ID` for the key of a recipient; None in single wrapping.
     kek_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KnownWraps:
-    """The known number of keys that a key has wrapped.
+    """The known number of keys that a key has wrapped."""
 
-    Attributes:
-        master_key_id: Id of the master key.
-        version: Version of the master key; None if it is unknown.
-        kek_id: Id of the KEK in hex that wraps, under the master key; None for the master key.
-        count: Number of keys that are seen to have been wrapped.
-    """
-
-    master_key_id: str
-    version: str | None
+    master_key_id: str  # id of the master key
+    version: str | None  # version of the master key; None if it is unknown
+    # Id of the KEK in hex that wraps, under the master key; None for the master key.
     kek_id: str | None
-    count: int
+    count: int  # number of keys that are seen to have been wrapped
 
     @property
     def name(self) -> str:

@@ -22,15 +22,10 @@ _VERSIONED = re.compile(r"(.+)@([1-9][0-9]{0,8}|[0-9a-f]{32})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyChoice:
-    """The keys whose impact is asked for, or that are compromised.
+    """The keys whose impact is asked for, or that are compromised."""
 
-    Attributes:
-        key: Id of a master key, or of a KEK in hex.
-        version: Version of the master key; None for all.
-    """
-
-    key: str
-    version: str | None = None
+    key: str  # id of a master key, or of a KEK in hex
+    version: str | None = None  # version of the master key; None for all
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -79,9 +74,6 @@ def find_replacements(dataset: AnyDataset, key: str) -> frozenset[str]:
     return frozenset({newest, *(old for old, new in replaced.items() if new == newest)} - {key})
 
 
-# --- checks of keys before anything is compared or written ---------------------------------------
-
-
 def check_known(
     choices: Iterable[KeyChoice], masters: Mapping[str, MasterKey], others: Collection[str],
     list_uses: Callable[[], Iterable[KeyUse]],
@@ -104,8 +96,7 @@ def check_known(
     for choice in unknown:
         if any(map(choice.matches, uses)):
             continue
-        master = masters.get(choice.key)
-        if master is not None:
+        if (master := masters.get(choice.key)) is not None:
             raise ValueError(
                 f"no file uses version {choice.version} of {choice.key}, whose newest version is "
                 f"{master.version}"

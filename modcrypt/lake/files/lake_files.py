@@ -36,18 +36,13 @@ _MATERIAL = external_name("").removesuffix(".json")
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A file of a dataset, as listed.
+    """A file of a dataset, as listed."""
 
-    Attributes:
-        path: Path inside the dataset; the name of the file if it is the dataset.
-        size: Size in bytes.
-        stamp: Text that changes with the file or its external key material; empty if unknown.
-        modified: Time of change in seconds since 1970; None if the file system keeps none.
-    """
-
-    path: str
-    size: int
+    path: str  # path inside the dataset; the name of the file if it is the dataset
+    size: int  # size in bytes
+    # Text that changes with the file or its external key material; empty if unknown.
     stamp: str = field(compare=False)
+    # Time of change in seconds since 1970; None if the file system keeps none.
     modified: float | None = field(default=None, compare=False)
 
 
@@ -350,8 +345,7 @@ class _StoreListing:
         for path in sorted(named, key=lambda path: f"{path}/" if path in folders else path):
             if posixpath.basename(path)[:1] in ("_", "."):
                 continue
-            found = named[path]
-            if found is not None:
+            if (found := named[path]) is not None:
                 files.append(found)
                 continue
             yield self._describe(files, materials)

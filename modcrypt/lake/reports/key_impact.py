@@ -16,8 +16,7 @@ from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.json_fields import json_fields
 from modcrypt.report.text import format_count, format_size
 
-SCHEMA = "modcrypt.lake.impact/1"
-"""The name and version of the lines of JSON."""
+SCHEMA = "modcrypt.lake.impact/1"  # the name and version of the lines of JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +151,7 @@ def find_impact(
     return replace(found, place=place, opened=opened, not_erased=not_erased)
 
 
-_CLOSED = ("unreadable", "other-keys", "erased")
-"""States of files whose keys were refused."""
+_CLOSED = ("unreadable", "other-keys", "erased")  # states of files whose keys were refused
 
 
 def _find_protected(status: DatasetStatus, choice: KeyChoice, judge: LeakJudge) -> DatasetImpact:

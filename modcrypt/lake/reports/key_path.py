@@ -21,8 +21,7 @@ from modcrypt.parquet.format.schema import covering_name
 from modcrypt.pkmt1.external import find_material, read_store
 from modcrypt.pkmt1.material import SHREDDED, KeyMaterial, decode_metadata
 
-SCHEMA = "modcrypt.lake.why/1"
-"""The name and version of the lines of JSON."""
+SCHEMA = "modcrypt.lake.why/1"  # the name and version of the lines of JSON
 
 _ADVICE: Mapping[str, str] = {
     "disabled": "enable the master key again, such as with modcrypt keys enable",
@@ -187,8 +186,6 @@ class _Walk:
             return KeyStep(step="policy", ok=True, text=state.message, advice=_ADVICE["old-keys"])
         word = "exposed" if state.state in EXPOSED else state.reason or "policy"
         return KeyStep(step="policy", ok=False, text=state.message, advice=_ADVICE.get(word, ""))
-
-    # --- one key ---------------------------------------------------------------------------------
 
     def _follow_key(self, metadata: bytes | None, column: str | None) -> Iterator[KeyStep]:
         what = "the footer" if column is None else f"column {column}"

@@ -21,8 +21,7 @@ from modcrypt.lake.status import DatasetStatus
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.report.json_fields import json_fields
 
-SCHEMA = "modcrypt.lake.report/1"
-"""The name and version of the JSON form."""
+SCHEMA = "modcrypt.lake.report/1"  # the name and version of the JSON form
 
 MAX_FILES = 1000
 """Maximum number of files that a report lists; further ones are counted."""
@@ -116,17 +115,12 @@ def make_report(
     count = sum(len(s.files) - sum(s.totals.states[n] for n in DECLARED) for s in statuses)
     datasets = [_describe_dataset(status) for status in statuses]
     return LakeReport(
-        lake=lake,
-        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        version=__version__,
-        digest=digest,
-        datasets=datasets,
-        keys=_describe_keys(statuses, ages, compromised),
-        findings=findings,
+        lake=lake, time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        version=__version__, digest=digest, datasets=datasets,
+        keys=_describe_keys(statuses, ages, compromised), findings=findings,
         more_findings=count - len(findings),
-        drift=None if before is None else list(_find_drift(datasets, before)),
-        evidence=evidence,
-    )
+        drift=None if before is None else list(_find_drift(datasets, before)), evidence=evidence,
+    )  # fmt: skip
 
 
 def _describe_dataset(status: DatasetStatus) -> dict[str, Any]:

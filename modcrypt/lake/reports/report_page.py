@@ -36,9 +36,7 @@ _NOUNS = {"faults": "fault", "strays": "undeclared file", "leaks": "leak"}
 
 _APPLY, _VERIFY, _LEAKS = "modcrypt apply", "modcrypt verify", "modcrypt leaks"
 
-_OF_DATASETS = frozenset({_APPLY, _VERIFY, _LEAKS})
-"""The commands that take the name of a dataset."""
-
+_OF_DATASETS = frozenset({_APPLY, _VERIFY, _LEAKS})  # the commands that take the name of a dataset
 _TASKS = {"plaintext": "Plaintext files", "unreadable": "Unreadable files"}
 
 _REMEDIES = {
@@ -87,9 +85,6 @@ def describe_count(name: str, number: int) -> str:
     return f"{number:,} {'not opened' if name == 'closed' else name}"
 
 
-# --- open tasks ----------------------------------------------------------------------------------
-
-
 def list_tasks(report: LakeReport) -> Iterator[dict[str, Any]]:
     """Yield what is to be done: dataset, text, number of files and a command that helps."""
     for row in report.datasets:
@@ -119,24 +114,14 @@ def _list_tasks(row: Mapping[str, Any]) -> Iterator[tuple[str, int | None, str]]
         yield "Files not verified since they changed", row["not_verified"], _VERIFY
 
 
-# --- the time line, and which line of the record proves what -------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """An entry of the time line: an event, from its beginning to its end.
+    """An entry of the time line: an event, from its beginning to its end."""
 
-    Attributes:
-        event: The event at its end, or at its beginning if it has not ended.
-        title: Name of the event.
-        outcome: Its result in words.
-        severity: "fault", "warning", or empty if all is well.
-    """
-
-    event: EvidenceEvent
-    title: str
-    outcome: str
-    severity: str = ""
+    event: EvidenceEvent  # the event at its end, or at its beginning if it has not ended
+    title: str  # name of the event
+    outcome: str  # its result in words
+    severity: str = ""  # "fault", "warning", or empty if all is well
 
 
 def list_entries(report: LakeReport) -> list[Entry]:

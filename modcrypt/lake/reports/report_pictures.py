@@ -35,22 +35,13 @@ Counts: TypeAlias = tuple[int, int, int]
 """Numbers of files that are as declared, erased, and neither."""
 
 
-# --- the picture of keys and datasets ------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class KeyPicture:
-    """A grid: a row for each master key, a column for each dataset.
+    """A grid: a row for each master key, a column for each dataset."""
 
-    Attributes:
-        datasets: The datasets in the picture, as rows of the report.
-        keys: The master keys in the picture, as rows of the report.
-        more: Texts about keys and datasets that are left out.
-    """
-
-    datasets: Sequence[Mapping[str, Any]]
-    keys: Sequence[Mapping[str, Any]]
-    more: Sequence[str]
+    datasets: Sequence[Mapping[str, Any]]  # the datasets in the picture, as rows of the report
+    keys: Sequence[Mapping[str, Any]]  # the master keys in the picture, as rows of the report
+    more: Sequence[str]  # texts about keys and datasets that are left out
 
     # Sizes in pixels: of the labels at the left, of a cell, and of the head.
     label, cell, row, head = 156, 104, 54, 30
@@ -83,23 +74,14 @@ def draw_keys(report: LakeReport) -> KeyPicture:
     return KeyPicture(datasets=report.datasets[:MAX_DATASETS], keys=keys[:MAX_KEYS], more=more)
 
 
-# --- runs ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The files of the lake, as far as they were known after a run.
+    """The files of the lake, as far as they were known after a run."""
 
-    Attributes:
-        time: Time of the run, ISO 8601.
-        what: Name of the event; "report" for this report.
-        number: Number of the line of the record; None for this report.
-        good, erased, bad: Number of files as declared, erased, and neither.
-    """
-
-    time: str
-    what: str
-    number: int | None
+    time: str  # time of the run, ISO 8601
+    what: str  # name of the event; "report" for this report
+    number: int | None  # number of the line of the record; None for this report
+    # Number of files as declared, erased, and neither.
     good: int
     erased: int
     bad: int
@@ -133,10 +115,8 @@ def _sum_up(counts: Iterable[Counts], time: str, what: str, number: int | None) 
 
 
 def _count_result(result: DatasetResult) -> Counts:
-    """Return how many files of a dataset a run left as declared, erased, and neither.
-
-    Skipped files, which were found correct before, are not among the files of a verification.
-    """
+    """Return how many files of a dataset a run left as declared, erased, and neither."""
+    # Skipped files, which were found correct before, are not among the files of a verification.
     good = sum(result.counts.get(name, 0) for name in _GOOD)
     erased, removed, skipped = (result.counts.get(n, 0) for n in ("erased", "removed", "skipped"))
     return good + skipped, erased, max(0, result.files - good - erased - removed)
@@ -148,25 +128,17 @@ def _count_states(row: Mapping[str, Any]) -> Counts:
     return good, erased, row["files"] - good - erased
 
 
-# --- the plot of runs ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A bar of the plot: a run. Places across are percentages, others pixels from the top.
+    """A bar of the plot: a run. Places across are percentages, others pixels from the top."""
 
-    Attributes:
-        run: The run.
-        x, width: Left edge and width.
-        parts: Class of style, upper edge and height of each part, from the bottom.
-        top: Upper edge.
-    """
-
-    run: Run
+    run: Run  # the run
+    # Left edge and width.
     x: float
     width: float
+    # Class of style, upper edge and height of each part, from the bottom.
     parts: Sequence[tuple[str, float, float]]
-    top: float
+    top: float  # upper edge
 
     @property
     def middle(self) -> float:
@@ -176,19 +148,13 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """Files after each run, as stacked bars.
+    """Files after each run, as stacked bars."""
 
-    Attributes:
-        bars: The bars, oldest first.
-        ticks: Numbers of files at the axis, with their places in pixels from the top.
-        bottom: Place of the number 0.
-        end: Right edge of the last bar.
-    """
-
-    bars: Sequence[Bar]
+    bars: Sequence[Bar]  # the bars, oldest first
+    # Numbers of files at the axis, with their places in pixels from the top.
     ticks: Sequence[tuple[int, float]]
-    bottom: float
-    end: float
+    bottom: float  # place of the number 0
+    end: float  # right edge of the last bar
 
 
 _TOP, _BOTTOM = 24, 160

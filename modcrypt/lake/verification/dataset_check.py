@@ -69,15 +69,10 @@ MAX_GROUPS = 1000
 
 
 def verify_files(
-    files: LakeFiles,
-    policies: DatasetPolicies,
-    cache: StateCache,
-    *,
-    is_unchanged: IsUnchanged,
-    check: CheckFiles | None = None,
-    jobs: int | None = None,
+    files: LakeFiles, policies: DatasetPolicies, cache: StateCache, *, is_unchanged: IsUnchanged,
+    check: CheckFiles | None = None, jobs: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> LakeVerification:
+) -> LakeVerification:  # fmt: skip
     """Verify the files of a dataset against its declaration, and cache which are correct.
 
     Args:
@@ -197,11 +192,9 @@ def _note_results(
 
 
 def _compare_files(file_set: FileSet, policies: DatasetPolicies) -> Iterator[Finding]:
-    """Yield findings about prefixes and copies.
-
-    All repeated AAD prefixes are one line. Under `{path}` no two files can share a prefix unless
-    one replaces the other.
-    """
+    """Yield findings about prefixes and copies."""
+    # All repeated AAD prefixes are one line. Under `{path}` no two files can share a prefix unless
+    # one replaces the other.
     shared = list(file_set.find_shared("prefix"))
     severity: Severity = "fault" if policies.dataset.binds_paths else "warning"
     if len(shared) == 1:
@@ -234,26 +227,15 @@ def _report_strays(strays: Sequence[str], policies: DatasetPolicies) -> list[Fin
     return [Finding(word="stray", message=message + more, severity=severity)]
 
 
-# --- what files have in common -------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Files that share a part of their AAD.
+    """Files that share a part of their AAD."""
 
-    Attributes:
-        value: What they share; its beginning if it is long.
-        count: Number of the files.
-        paths: First paths.
-        alike: Whether two of the files have the same size and number of rows.
-        rows_differ: Whether all have different numbers of rows.
-    """
-
-    value: bytes
-    count: int
-    paths: tuple[str, ...]
-    alike: bool
-    rows_differ: bool
+    value: bytes  # what they share; its beginning if it is long
+    count: int  # number of the files
+    paths: tuple[str, ...]  # first paths
+    alike: bool  # whether two of the files have the same size and number of rows
+    rows_differ: bool  # whether all have different numbers of rows
 
     def list_paths(self) -> str:
         """Return the paths for a message."""
@@ -310,9 +292,6 @@ class FileSet:
         self._database.close()
 
 
-# --- files that another dataset claims, too -------------------------------------------------------
-
-
 def find_overlaps(
     policies: DatasetPolicies, others: Iterable[DatasetPolicies], tables: Mapping[str, Place]
 ) -> Iterator[Finding]:
@@ -337,8 +316,7 @@ def find_overlaps(
 
 
 def _report_overlap(name: str, both: Iterator[str]) -> Iterator[Finding]:
-    first = list(islice(both, MAX_NAMES))
-    if first:
+    if first := list(islice(both, MAX_NAMES)):
         more = ", and more" * (next(both, None) is not None)
         message = f"the dataset {name} claims files, too: {list_names(first)}{more}"
         yield Finding(word="overlap", message=message)

@@ -131,8 +131,7 @@ class FileCheck:
     def _compare(self, file: LakeFile, source: Source, plan: ChunkPlan) -> str:
         """Return the difference of an authentic file from the declaration; empty for none."""
         assert source.place is not None
-        columns = self._read_columns(plan)
-        if columns is None:
+        if (columns := self._read_columns(plan)) is None:
             return "its columns cannot be read"
         prefix = plan.properties.aad_prefix
         assert not callable(prefix)  # it is bound to the file

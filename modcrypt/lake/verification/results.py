@@ -21,27 +21,19 @@ from modcrypt.runtime.fork_safety import cached_property
 MAX_NOTES = 1000
 """Maximum number of kinds of notes, and of columns in each, that are counted apart."""
 
-POLICY = "policy"
-"""The error code of a file that is authentic, but not encrypted as declared."""
+POLICY = "policy"  # the error code of a file that is authentic, but not encrypted as declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedFile:
-    """The verification of a file against the declaration.
+    """The verification of a file against the declaration."""
 
-    Attributes:
-        path: Path inside the dataset.
-        verification: What `verify_dataset` found.
-        findings: Its faults and warnings, and differences from the declaration.
-        missing: Parts that were not opened for want of a key, with the reason.
-        erased: Whether the file is declared as erased, and its keys are gone.
-    """
-
-    path: str
-    verification: Verification
-    findings: tuple[Finding, ...]
+    path: str  # path inside the dataset
+    verification: Verification  # what `verify_dataset` found
+    findings: tuple[Finding, ...]  # its faults and warnings, and differences from the declaration
+    # Parts that were not opened for want of a key, with the reason.
     missing: tuple[Unauthenticated, ...]
-    erased: bool = False
+    erased: bool = False  # whether the file is declared as erased, and its keys are gone
 
     @property
     def ok(self) -> bool:

@@ -198,10 +198,8 @@ def _move_longest(longest: Longest, by: i64) -> Longest:
 
 
 def _describe_row_groups(plan: ReadPlan) -> list[ThriftStruct]:
-    """Return the wanted row groups with what PyArrow needs to decode their pages.
-
-    With statistics, it would prune a second time, and it assumes that bounds cover NaN too.
-    """
+    """Return the wanted row groups with what PyArrow needs to decode their pages."""
+    # With statistics, it would prune a second time, and it assumes that bounds cover NaN too.
     row_groups = copy_row_groups(plan, share_chunks=True)
     for row_group in row_groups:
         row_group.columns = [describe_pages(chunk) for chunk in row_group.columns]
@@ -365,10 +363,8 @@ def _check_page_rows(where: str, page: bytes, rows: int) -> None:
 
 
 def _make_file(at: int, nulls: bytes, metadata: ThriftStruct) -> tuple[pa.Buffer, memoryview]:
-    """Return a file that lacks its pages, up to offset `at`, and a view of it.
-
-    The null columns and the footer follow.
-    """
+    """Return a file that lacks its pages, up to offset `at`, and a view of it."""
+    # The null columns and the footer follow.
     tail = nulls + close_tail(encode(metadata), MAGIC_PLAINTEXT)
     # Touching fresh memory takes six times as long in PyArrow's own pool.
     buffer = pa.allocate_buffer(at + len(tail), memory_pool=pa.system_memory_pool())

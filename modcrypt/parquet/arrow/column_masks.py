@@ -29,8 +29,7 @@ from modcrypt.errors import UnsupportedFormatError
 
 Mask: TypeAlias = Callable[[pa.Array], pa.Array]
 
-SALT_SIZE = 16
-"""Size in bytes of the salt of `sha-256-query-local`."""
+SALT_SIZE = 16  # size in bytes of the salt of `sha-256-query-local`
 
 
 MEMBERS = {"required-row-filter", "required-column-projections"}
@@ -112,10 +111,7 @@ def check_action(action: str) -> None:
         raise UnsupportedFormatError(f"the read restriction {action[:100]!r} is not known")
 
 
-# --- texts ---------------------------------------------------------------------------------------
-
-VISIBLE = 4
-"""Number of code points that `show-first-4` and `show-last-4` leave."""
+VISIBLE = 4  # number of code points that `show-first-4` and `show-last-4` leave
 
 
 def _mask_alphanum(array: pa.Array) -> pa.Array:
@@ -138,9 +134,6 @@ def _show_last(array: pa.Array) -> pa.Array:
 def _truncate(unit: str, array: pa.Array) -> pa.Array:
     """Set all below the unit to its minimum; times with a zone are in UTC."""
     return pc.floor_temporal(array, unit=unit).cast(array.type)
-
-
-# --- hashes --------------------------------------------------------------------------------------
 
 
 _SALTED = "sha-256-query-local"
@@ -186,9 +179,6 @@ _MASKS: dict[str, Any] = {
     ]
     for unit in ("year", "month")
 }
-
-
-# --- fixed values --------------------------------------------------------------------------------
 
 
 def _repeat(value: Any, kind: pa.DataType, array: pa.Array) -> pa.Array:

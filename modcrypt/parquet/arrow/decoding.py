@@ -32,8 +32,7 @@ BATCH_BYTES = 64 << 20
 A page can repeat a long value for a few bits each time, so the plan assumes the longest value.
 """
 
-DECODER = f"PyArrow {pa.__version__}"
-"""The decoder as errors name it."""
+DECODER = f"PyArrow {pa.__version__}"  # the decoder as errors name it
 
 _ADVICE = (
     ". Pages under AES-GCM were authenticated before, so the decoder may be at fault; Polars and "
@@ -231,10 +230,8 @@ def decoding_error(where: str, part: str, error: Exception) -> FormatError:
 
 
 def _group_row_groups(file: pq.ParquetFile) -> list[list[int]]:
-    """Return the row groups that PyArrow can read at once, in order.
-
-    It cannot merge the dictionaries of several row groups inside a nested type.
-    """
+    """Return the row groups that PyArrow can read at once, in order."""
+    # It cannot merge the dictionaries of several row groups inside a nested type.
     ordinals = list(range(file.num_row_groups))
     if len(ordinals) < 2 or not any(map(_has_inner_dictionary, file.schema_arrow.types)):
         return [ordinals]
@@ -279,8 +276,7 @@ def merge_small(
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        more = batch.get_total_buffer_size()
-        if more >= _SMALL_BUFFERS:
+        if (more := batch.get_total_buffer_size()) >= _SMALL_BUFFERS:
             more = batch.nbytes  # without what other batches use of the buffers, which takes longer
         if small and (rows + batch.num_rows > batch_size or size + more > most_bytes):
             yield from _concat_batches(small)
@@ -329,10 +325,8 @@ def _group_small_pages(pages: Sequence[Dictionary]) -> Iterator[list[Dictionary]
 
 
 def _measure_longest_value(data: pa.Buffer, dictionaries: Sequence[Dictionary]) -> int:
-    """Return the length of the longest value in some dictionary pages of one codec.
-
-    PyArrow decodes them as the data pages of a file, since both hold plain values.
-    """
+    """Return the length of the longest value in some dictionary pages of one codec."""
+    # PyArrow decodes them as the data pages of a file, since both hold plain values.
     import pyarrow.compute as pc  # takes a third of the time of importing PyArrow
 
     view = memoryview(data).cast("B")
@@ -354,10 +348,8 @@ def _measure_longest_value(data: pa.Buffer, dictionaries: Sequence[Dictionary]) 
 
 
 def _convert_to_data_page(view: memoryview, at: int) -> tuple[bytes, memoryview, int]:
-    """Return the dictionary page at `at` as header and body of a data page, and its value count.
-
-    The count is negative if it cannot be true: PyArrow reserves memory for as many values.
-    """
+    """Return the dictionary page at `at` as header and body of a data page, and its value count."""
+    # The count is negative if it cannot be true: PyArrow reserves memory for as many values.
     scanned = scan(cast(bytes, view), at, len(view))
     page, _ = decode("PageHeader", scanned.raw)
     count = page.dictionary_page_header.num_values if page.dictionary_page_header else -1

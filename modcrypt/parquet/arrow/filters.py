@@ -284,10 +284,8 @@ _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}  # nanoseconds of the u
 
 
 def _as_number(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
-    """Return the number that a value of the caller is; None if PyArrow compares it as it is.
-
-    A timestamp or duration is a number of the units of the type.
-    """
+    """Return the number that a value of the caller is; None if PyArrow compares it as it is."""
+    # A timestamp or duration is a number of the units of the type.
     if _is_time(kind):
         return _count_units(value, kind)
     if isinstance(value, pa.Scalar):
@@ -349,10 +347,8 @@ def _find_bounds(kind: pa.DataType) -> tuple[decimal.Decimal, decimal.Decimal]:
 
 
 def _round_down(number: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
-    """Return the greatest value of the type that is not above a number within its bounds.
-
-    Floats of both sizes are compared in float64.
-    """
+    """Return the greatest value of the type that is not above a number within its bounds."""
+    # Floats of both sizes are compared in float64.
     if kind in _FLOATS:
         near = float(number)
         return decimal.Decimal(near if near <= number else nextafter(near, -inf))
@@ -409,11 +405,9 @@ def _fit_values(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _narrow_number(value: Any) -> Any:
-    """Convert a number to the narrowest unsigned type that holds it.
-
-    PyArrow converts it to int64, and casts columns of uint64 and decimals to it, whose values may
-    not fit.
-    """
+    """Convert a number to the narrowest unsigned type that holds it."""
+    # PyArrow converts it to int64, and casts columns of uint64 and decimals to it, whose values may
+    # not fit.
     if type(value) is not int or -(1 << 63) <= value < 0:
         return value
     kinds = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())

@@ -107,8 +107,7 @@ class PlainPages(Pages):
     def iter_headers(self) -> Iterator[tuple[int, PageHeader]]:  # noqa: D102
         at = self.span.start
         while at < self.span.end:
-            header = self._scan(at, 0, memoryview(b""))
-            if header is None:
+            if (header := self._scan(at, 0, memoryview(b""))) is None:
                 raise FormatError(f"{self.span}: the page header at byte {at} is damaged")
             yield at, header
             at += len(header.raw) + header.compressed_size
@@ -121,8 +120,7 @@ class PlainPages(Pages):
     def _locate(self, offset: int, out: memoryview) -> None:
         high = min(offset + len(out), self.span.end)
         while self._next < high or (self._first is not None and self._next < self.span.end):
-            header = self._scan(self._next, offset, out)
-            if header is None:
+            if (header := self._scan(self._next, offset, out)) is None:
                 self._next, self._first = self.span.end, None
                 return
             start, self._next = self._next, self._next + len(header.raw) + header.compressed_size
@@ -218,10 +216,8 @@ class PageReader(Pages):
         return False
 
     def _find_pages(self, offset: int, high: int) -> tuple[int, int]:
-        """Return the page to begin with, and the position before which reading ahead must end.
-
-        That is the end of known pages. Empty pages are read together with the page after them.
-        """
+        """Return the page to begin with, and the position before which reading ahead must end."""
+        # That is the end of known pages. Empty pages are read together with the page after them.
         index = max(0, bisect_right(self._starts, offset) - 1)
         while index - 1 in self._empty:
             index -= 1

@@ -25,8 +25,7 @@ from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.runtime.collector import paused_collector
 
-TABLE_BYTES = 64 << 20
-"""Encrypted bytes of a lot when a table is read; two lots are read at once."""
+TABLE_BYTES = 64 << 20  # encrypted bytes of a lot when a table is read; two lots are read at once
 
 BATCH_BYTES = 32 << 20
 """Encrypted bytes of a lot when batches are read; one is decoded while the next is decrypted."""
@@ -103,8 +102,6 @@ class ParquetFile(FactSheet):
             ("Columns", f"{self.open_file.leaf_count:,}"),
         ]
 
-    # --- metadata --------------------------------------------------------------------------------
-
     @property
     def open_file(self) -> OpenFile:
         """The opened and checked footer, with its keys."""
@@ -169,8 +166,6 @@ class ParquetFile(FactSheet):
         plan = self._session.select(None, None)
         metadata, _ = plain_metadata(plan, None, plan.footer.body_end)
         return self._session.decoder.open(make_footer_file(metadata)).metadata
-
-    # --- reading ---------------------------------------------------------------------------------
 
     def read(
         self,
@@ -272,8 +267,6 @@ class ParquetFile(FactSheet):
                 return Scan(self._session, request)
             scan: Scan = self._cells.scan(request)
             return scan
-
-    # --- closing ---------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the source, if it was opened here, after the last read. Idempotent."""

@@ -52,17 +52,10 @@ def _is_count(value: object, most: int) -> bool:
 
 
 def write_frame(
-    frame: polars.DataFrame,
-    where: Destination,
-    encryption: AnyEncryption,
-    options: Mapping[str, Any],
-    *,
-    row_group_size: int,
-    encoded_together: int,
-    filesystem: Any,
-    overwrite: bool,
-    threads: int,
-) -> None:
+    frame: polars.DataFrame, where: Destination, encryption: AnyEncryption,
+    options: Mapping[str, Any], *, row_group_size: int, encoded_together: int, filesystem: Any,
+    overwrite: bool, threads: int,
+) -> None:  # fmt: skip
     """Write a frame as an encrypted file, in row groups of `row_group_size` rows.
 
     Small row groups are encoded together up to `encoded_together` bytes of memory; `threads`, at

@@ -17,8 +17,7 @@ import pyarrow.types as pt
 
 from modcrypt.errors import FormatError, LimitError
 
-_MAX_BYTES = 2**31 - 1
-"""Most bytes that an array with offsets of 32 bits can hold."""
+_MAX_BYTES = 2**31 - 1  # most bytes that an array with offsets of 32 bits can hold
 
 MAX_NULLS = 1 << 30
 """Size limit in bytes of nulls among values of a fixed width, which the type alone states."""
@@ -161,9 +160,6 @@ def join_bytes(values: Sequence[bytes], lengths: pa.Array, kind: pa.DataType) ->
 def _bitmap(values: pa.Array) -> pa.Buffer | None:
     """Return the validity bitmap of an array, without an offset; None if nothing is null."""
     return pa.concat_arrays([values.is_valid()]).buffers()[1] if values.null_count else None
-
-
-# --- nested values -------------------------------------------------------------------------------
 
 
 def _parts_of(kind: pa.DataType) -> list[pa.Field]:

@@ -87,10 +87,8 @@ def open_parquet(
 
 
 def _hide_doubtful_claims(metadata: ThriftStruct, plan: ReadPlan) -> list[Span]:
-    """Return the parts that readers see: no index and no bounds by which they would lose rows.
-
-    Encryption hides those that it finds; those of Polars are never shown.
-    """
+    """Return the parts that readers see: no index and no bounds by which they would lose rows."""
+    # Encryption hides those that it finds; those of Polars are never shown.
     doubtful = is_of_polars(metadata.created_by)
     leaves = leaf_elements(metadata.schema) if doubtful else []
     for row_group in metadata.row_groups if doubtful else ():
@@ -113,12 +111,9 @@ class PlaintextView(SeekableFile):
     """
 
     def __init__(
-        self,
-        source: Source,
-        plan: ReadPlan,
-        resources: ExitStack | None = None,
+        self, source: Source, plan: ReadPlan, resources: ExitStack | None = None,
         values: CellValues | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._threads = ThreadPool(_MAX_THREADS, "modcrypt-view", of_cores=True)
         resources = resources or ExitStack()
         resources.callback(self._threads.close)

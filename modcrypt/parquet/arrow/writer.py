@@ -48,8 +48,7 @@ from modcrypt.parquet.format.modules import MAX_ROW_GROUPS
 if TYPE_CHECKING:
     import polars
 
-ROW_GROUP_ROWS = 1 << 20
-"""Default number of rows of a row group, as in PyArrow."""
+ROW_GROUP_ROWS = 1 << 20  # default number of rows of a row group, as in PyArrow
 
 FRAME_ROW_GROUP_ROWS = 1 << 18
 """Default number of rows of a row group that Polars encodes, as in Polars."""
@@ -60,8 +59,7 @@ MAX_ROW_GROUP_ROWS = 64 << 20
 GATHERED_BYTES = 96 << 20
 """Arrow memory, in bytes, at which the gathered batches become a row group."""
 
-ENCODED_TOGETHER = 1 << 20
-"""Arrow memory, in bytes, at which small row groups are encoded together."""
+ENCODED_TOGETHER = 1 << 20  # Arrow memory, in bytes, at which small row groups are encoded together
 
 MAX_THREADS = 4
 """Maximum default number of threads; each holds a row group in memory."""
@@ -491,10 +489,8 @@ def _split_small(table: pa.Table, row_group_size: int | None) -> list[pa.Table]:
 
 
 def _bound_size(table: pa.Table) -> float:
-    """Return a number of bytes that `nbytes` does not exceed, which takes longer to find.
-
-    It is infinite where chunks or nested fields may share buffers. Columns may share them, too.
-    """
+    """Return a number of bytes that `nbytes` does not exceed, which takes longer to find."""
+    # It is infinite where chunks or nested fields may share buffers. Columns may share them, too.
     if len(table.to_batches()) > 1 or any(kind.num_fields for kind in table.schema.types):
         return math.inf
     bound = table.get_total_buffer_size() * table.num_columns

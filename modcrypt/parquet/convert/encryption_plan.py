@@ -48,15 +48,9 @@ class EncryptionPlan(SourceParts):
 
 
 def plan_encryption(
-    source: Source,
-    encryption: Encryption,
-    first: int = 0,
-    *,
-    place: Place | None = None,
-    overwrite: bool = True,
-    exact: bool = False,
-    keep_unknown_fields: bool = True,
-) -> EncryptionPlan:
+    source: Source, encryption: Encryption, first: int = 0, *, place: Place | None = None,
+    overwrite: bool = True, exact: bool = False, keep_unknown_fields: bool = True,
+) -> EncryptionPlan:  # fmt: skip
     """Read and check a plaintext footer whose first row group gets the ordinal `first`.
 
     If `encryption` makes keys for the file at `place`, it makes them after the names of columns are
@@ -128,14 +122,9 @@ def _clear(struct: ColumnChunk | ThriftStruct, names: tuple[str, ...]) -> bool:
 
 
 def assign_file_keys(
-    metadata: ThriftStruct,
-    leaves: list[tuple[str, ...]],
-    encryption: Encryption,
-    first: int = 0,
-    *,
-    place: Place | None = None,
-    overwrite: bool = True,
-) -> tuple[FileEncryptionProperties, list[ColumnKey | None]]:
+    metadata: ThriftStruct, leaves: list[tuple[str, ...]], encryption: Encryption, first: int = 0,
+    *, place: Place | None = None, overwrite: bool = True,
+) -> tuple[FileEncryptionProperties, list[ColumnKey | None]]:  # fmt: skip
     """Return the properties of a new file, and the key of each leaf (None for plaintext)."""
     properties = encryption
     if not isinstance(properties, FileEncryptionProperties):

@@ -127,19 +127,11 @@ def encrypt_parquet(
 
 
 def encrypt_source(
-    source: Source,
-    destination: Destination,
-    encryption: EncryptionLike,
-    *,
-    filesystem: Any,
-    overwrite: bool,
-    threads: int | None,
-    progress: Callable[[int], None] | None = None,
-    keep_unknown_fields: bool = False,
-    exact: bool = False,
-    hold_indexes: bool = False,
+    source: Source, destination: Destination, encryption: EncryptionLike, *, filesystem: Any,
+    overwrite: bool, threads: int | None, progress: Callable[[int], None] | None = None,
+    keep_unknown_fields: bool = False, exact: bool = False, hold_indexes: bool = False,
     repair: bool = False,
-) -> tuple[FoundQuirk, ...]:
+) -> tuple[FoundQuirk, ...]:  # fmt: skip
     """Encrypt an open source; arguments and errors are those of `encrypt_parquet`.
 
     `hold_indexes` puts the indexes of all row groups side by side, see `Encryption.add`.
@@ -198,13 +190,9 @@ class Encryption(NewFile):
     """
 
     def __init__(
-        self,
-        out: Output,
-        properties: FileEncryptionProperties,
-        unique: bytes | None = None,
-        *,
+        self, out: Output, properties: FileEncryptionProperties, unique: bytes | None = None, *,
         keep_unknown_fields: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.properties = properties
         self.unique = urandom(FILE_UNIQUE_SIZE) if unique is None else unique
         file_aad = (properties.aad_prefix or b"") + self.unique

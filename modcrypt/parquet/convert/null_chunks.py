@@ -34,17 +34,11 @@ def put_nulls(metadata: ThriftStruct, columns: list[int], at: int) -> bytes:
             data = encode_page_header(row_group.num_rows, len(levels), len(levels)) + levels
             start = at + len(pages)
             md = new(
-                "ColumnMetaData",
-                type=metadata.schema[leaf.element].type,
-                encodings=[_PLAIN, _RLE],
-                path_in_schema=leaf.names,
-                codec=UNCOMPRESSED,
-                num_values=row_group.num_rows,
-                total_uncompressed_size=len(data),
-                total_compressed_size=len(data),
-                data_page_offset=start,
-                statistics=new("Statistics", null_count=row_group.num_rows),
-            )
+                "ColumnMetaData", type=metadata.schema[leaf.element].type, encodings=[_PLAIN, _RLE],
+                path_in_schema=leaf.names, codec=UNCOMPRESSED, num_values=row_group.num_rows,
+                total_uncompressed_size=len(data), total_compressed_size=len(data),
+                data_page_offset=start, statistics=new("Statistics", null_count=row_group.num_rows),
+            )  # fmt: skip
             row_group.columns[c] = new("ColumnChunk", file_offset=start, meta_data=md)
             pages += data
         _adapt_row_group(row_group, columns)

@@ -118,10 +118,8 @@ class OptionalParts:
         return index
 
     def _check_rows(self, span: Span, index: ThriftStruct) -> None:
-        """Raise FormatError if pages do not begin with the rows that an index states.
-
-        @dsnp/parquetjs gives all pages row 0.
-        """
+        """Raise FormatError if pages do not begin with the rows that an index states."""
+        # @dsnp/parquetjs gives all pages row 0.
         leaf = self.find_leaf(span.column)
         rows = self._row_groups[span.row_group].num_rows
         move = self._moves.chunks[span.row_group].get(span.column)

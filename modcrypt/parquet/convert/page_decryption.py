@@ -43,10 +43,8 @@ def open_pages(
 
 
 def _write_page(out: Output, encrypted: EncryptedPage, original: bytes | None) -> i64:
-    """Decrypt a page's body, append the page, and return the size of its new header.
-
-    That is the original one, if there is one.
-    """
+    """Decrypt a page's body, append the page, and return the size of its new header."""
+    # That is the original one, if there is one.
     header, cipher = encrypted.header, encrypted.page.cipher.page
     plain_size = len(encrypted.body) - cipher.overhead
     if header.crc is not None:

@@ -124,11 +124,9 @@ def _note_header(move: ChunkMove, page: PlainPage, header: PageHeader, number: i
 
 
 def _correct_rows(levels: Levels, header: PageHeader, body: memoryview) -> PageHeader:
-    """Return the header of a data page V2 with its number of rows.
-
-    Arrow C++ up to 11 and parquetjs state the number of values of lists instead. Plaintext levels
-    have no tag, so the encrypted header must count the rows that they make.
-    """
+    """Return the header of a data page V2 with its number of rows."""
+    # Arrow C++ up to 11 and parquetjs state the number of values of lists instead. Plaintext levels
+    # have no tag, so the encrypted header must count the rows that they make.
     if not levels.max_repetition:
         return header
     struct = decode("PageHeader", header.raw)[0]

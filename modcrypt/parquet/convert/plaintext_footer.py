@@ -35,14 +35,9 @@ def copy_row_groups(plan: ReadPlan, *, share_chunks: bool = False) -> list[Thrif
 
 
 def plain_metadata(
-    plan: ReadPlan,
-    row_groups: list[ThriftStruct] | None,
-    nulls_at: int,
-    *,
-    remove_added: bool = True,
-    keep_unknown_fields: bool = False,
-    restore: bool = False,
-) -> tuple[ThriftStruct, bytes]:
+    plan: ReadPlan, row_groups: list[ThriftStruct] | None, nulls_at: int, *,
+    remove_added: bool = True, keep_unknown_fields: bool = False, restore: bool = False,
+) -> tuple[ThriftStruct, bytes]:  # fmt: skip
     """Return the footer of a plaintext file with these row groups, and the pages of null columns.
 
     Args:

@@ -38,39 +38,27 @@ from modcrypt.runtime.log import LOGGER
 _LABEL = b"modcrypt restoration 1"
 """Begins with no module type of PME (0 to 9), so that no other module has this AAD."""
 
-# --- what is kept --------------------------------------------------------------------------------
-
 
 @dataclass(slots=True)
 class KeptPart:
-    """The original bytes before and inside a part of a file.
+    """The original bytes before and inside a part of a file."""
 
-    Attributes:
-        before: Bytes before it that no field names.
-        instead: The original bytes of an index or filter; None if decryption restores them.
-        headers: The original page headers that decryption would not restore, by page.
-    """
-
-    before: bytes = b""
+    before: bytes = b""  # bytes before it that no field names
+    # The original bytes of an index or filter; None if decryption restores them.
     instead: bytes | None = None
+    # The original page headers that decryption would not restore, by page.
     headers: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Kept:
-    """The original bytes of a file that decryption would not restore.
+    """The original bytes of a file that decryption would not restore."""
 
-    Attributes:
-        parts: Those before and inside its parts, by row group, column and part.
-        end: Those between the last part and the footer.
-        footer: The footer; None if decryption restores it.
-        size: Size of the file in bytes.
-    """
-
+    # Those before and inside its parts, by row group, column and part.
     parts: dict[tuple[int, int, int], KeptPart] = field(default_factory=dict)
-    end: bytes = b""
-    footer: bytes | None = None
-    size: int = 0
+    end: bytes = b""  # those between the last part and the footer
+    footer: bytes | None = None  # the footer; None if decryption restores it
+    size: int = 0  # size of the file in bytes
 
     def part(self, span: Span) -> KeptPart | None:
         """Return what is kept for a part of the file."""
@@ -218,9 +206,6 @@ class _Budget:
         if self._left < 0:
             raise LimitError(f"more than {MAX_KEPT >> 1} bytes to keep")
         return self.source.read_at(start, end - start) if start < end else b""
-
-
-# --- the module ----------------------------------------------------------------------------------
 
 
 def encrypt_kept(kept: Kept, keys: Sequence[Key], file_aad: bytes) -> bytes:

@@ -41,8 +41,7 @@ _MAGICS = {_GZIP: b"\x1f\x8b", _ZSTD: b"\x28\xb5\x2f\xfd"}
 RECOGNISED: Final = frozenset({UNCOMPRESSED, _SNAPPY, *_MAGICS})
 """Codecs whose pages `looks_like_ctr` recognises."""
 
-_SEEN = 16
-"""Number of bytes of values that are decrypted and compared."""
+_SEEN = 16  # number of bytes of values that are decrypted and compared
 
 _length = Struct("<I").unpack_from
 
@@ -80,10 +79,8 @@ def looks_like_ctr(key: Key, header: PageHeader, body: memoryview, codec: int) -
 
 
 def _begins_as_snappy(plain: bytearray, size: int) -> bool:
-    """Return whether bytes begin with an uncompressed length and a literal that is no longer.
-
-    The length of a small page is a single byte, with which one of 256 damaged pages begins.
-    """
+    """Return whether bytes begin with an uncompressed length and a literal that is no longer."""
+    # The length of a small page is a single byte, with which one of 256 damaged pages begins.
     length = varint(max(size, 0))
     literal, kind = divmod(plain[len(length)], 4)
     return plain.startswith(length) and kind == 0 and (literal < size or literal >= 60)

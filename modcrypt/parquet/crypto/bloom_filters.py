@@ -99,10 +99,7 @@ def _check_size(span: Span, declared: int, actual: int) -> None:
         raise FormatError(f"{span}: its header declares {declared} bytes, but {actual} exist")
 
 
-# --- lookups -------------------------------------------------------------------------------------
-
-BLOCK = 32
-"""Size of a block in bytes."""
+BLOCK = 32  # size of a block in bytes
 
 # A bit in each of a block's eight words (BloomFilter.md, "Split block Bloom filters").
 _SALTS = (
@@ -146,8 +143,6 @@ def _has_hash(bitset: bytes, value: int) -> bool:
         for word, salt in enumerate(_SALTS)
     )
 
-
-# --- checks --------------------------------------------------------------------------------------
 
 _INT32, _INT64, _BYTE_ARRAY = 1, 2, 6  # Type of the IDL
 

@@ -97,8 +97,7 @@ class Chunk:
 
 _COLUMN_METADATA: Final = ModuleType.COLUMN_METADATA  # looking it up takes longer than the AAD
 
-Place: TypeAlias = "tuple[int, int]"
-"""A row group and a column."""
+Place: TypeAlias = "tuple[int, int]"  # a row group and a column
 
 
 class ChunkOpening:

@@ -37,12 +37,9 @@ def has_encrypted_chunks(metadata: ThriftStruct) -> bool:
 
 
 def find_kinds(
-    metadata: ThriftStruct,
-    leaves: Sequence[tuple[str, ...]],
-    columns: Iterable[int],
-    row_groups: Iterable[int],
-    report: Report,
-) -> dict[int, set[str]]:
+    metadata: ThriftStruct, leaves: Sequence[tuple[str, ...]], columns: Iterable[int],
+    row_groups: Iterable[int], report: Report,
+) -> dict[int, set[str]]:  # fmt: skip
     """Return how columns are encrypted, and report contradictions.
 
     Without row groups, columns have no kind. The report is about kinds that no writer produces.

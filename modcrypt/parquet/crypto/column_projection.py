@@ -108,10 +108,8 @@ def drop_foreign_pairs(metadata: ThriftStruct) -> None:
 
 
 def _strip_pandas(about: Any, names: set[str]) -> Any:
-    """Keep only known fields of pandas metadata, and only names of columns.
-
-    User attributes go, and so do names of index levels, which may be arbitrary text.
-    """
+    """Keep only known fields of pandas metadata, and only names of columns."""
+    # User attributes go, and so do names of index levels, which may be arbitrary text.
     indexes = about["index_columns"]
     return {
         "index_columns": [
@@ -242,10 +240,8 @@ def _adapt_pandas(about: Any, gone: Set[str], touched: Set[str]) -> Any:
 
 
 def _field_of(column: Any) -> Any:
-    """Return the name in the file of a column that pandas metadata describes.
-
-    Old metadata has it in `name`. An index level may have another name, or none.
-    """
+    """Return the name in the file of a column that pandas metadata describes."""
+    # Old metadata has it in `name`. An index level may have another name, or none.
     return column.get("field_name", column.get("name"))
 
 
@@ -265,10 +261,8 @@ _Changed: TypeAlias = "tuple[Set[str], Set[str]] | None"
 def _adapt_arrow_schema(
     value: bytes | None, changed: _Changed, fates: Sequence[Fate]
 ) -> bytes | None:
-    """Call `_project_arrow_schema`, and remember its last results.
-
-    A read needs the same projection twice, and files of a dataset have the same schema.
-    """
+    """Call `_project_arrow_schema`, and remember its last results."""
+    # A read needs the same projection twice, and files of a dataset have the same schema.
     project = _remember if len(value or b"") <= _REMEMBERED else _project_arrow_schema
     if changed is not None:
         changed = frozenset(changed[0]), frozenset(changed[1])
@@ -328,8 +322,7 @@ def _project_field(field: Any, fates: Iterator[Fate], keep_metadata: bool) -> An
 
     kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
     if not (pa.types.is_nested(kind) and kind.num_fields):
-        fate = next(fates)
-        if fate == STRING:
+        if (fate := next(fates)) == STRING:
             return field.with_type(pa.string()).remove_metadata()  # it contains an extension's name
         return field if fate else None
     inner = [kind.field(index) for index in range(kind.num_fields)]

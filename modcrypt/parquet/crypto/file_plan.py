@@ -104,13 +104,9 @@ class OpenFile:
     """
 
     def __init__(
-        self,
-        source: Source,
-        properties: AnyDecryption,
-        expected: FileIdentity | None = None,
-        *,
+        self, source: Source, properties: AnyDecryption, expected: FileIdentity | None = None, *,
         whole: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         with paused_collector():
             self._open(source, properties, expected, whole)
 
@@ -175,13 +171,9 @@ class OpenFile:
 
     @paused_collector()
     def select(
-        self,
-        columns: Iterable[int] | None = None,
-        row_groups: Sequence[int] | None = None,
-        *,
-        partial_groups: bool = False,
-        opened: Sequence[int] | None = None,
-    ) -> ReadPlan:
+        self, columns: Iterable[int] | None = None, row_groups: Sequence[int] | None = None, *,
+        partial_groups: bool = False, opened: Sequence[int] | None = None,
+    ) -> ReadPlan:  # fmt: skip
         """Find the keys of some columns in some row groups, and decrypt their column metadata.
 
         None selects all leaves or row groups; row groups keep the order in which they are given.
@@ -252,8 +244,6 @@ class OpenFile:
         found = self.find_kinds(columns)
         return [".".join(self.leaves[c]) for c, kinds in found.items() if PLAINTEXT in kinds]
 
-    # --- requirements of the caller --------------------------------------------------------------
-
     def _check_given_keys(self, wanted: list[int], ordinals: Sequence[int]) -> None:
         """Raise PlaintextError if all leaves that a given key covers are plaintext."""
         if not (keys := self.properties.column_keys):
@@ -306,8 +296,6 @@ class OpenFile:
     def _missing_key_error(self, missing: list[int], advice: str) -> KeyNotFoundError:
         names = [".".join(self.leaves[c]) for c in missing]
         return KeyNotFoundError(f"no key for column {list_names(names)}; {advice}", names[0])
-
-    # --- chunks ----------------------------------------------------------------------------------
 
     def find_kinds(
         self, columns: Iterable[int], row_groups: Sequence[int] | None = None

@@ -126,8 +126,6 @@ def _algorithm_union(properties: FileEncryptionProperties, unique: bytes) -> Thr
     return new("EncryptionAlgorithm", **{name: struct})
 
 
-# --- fields that encryption added ----------------------------------------------------------------
-
 # An encrypted file must have fields that a plaintext file may lack: parquet-java finds no module
 # without RowGroup.ordinal. Decryption can restore the file byte for byte only if it knows which
 # fields were added. An extension lists them: field 32767, which the format reserves for binaries
@@ -165,9 +163,6 @@ def take_mark(struct: ThriftStruct) -> frozenset[str]:
         own, names = names[:border], names[border:-_LENGTH_SIZE]
     set_extension(struct, own)
     return frozenset(names.decode("ascii", "replace").split(",")) - {""}
-
-
-# --- open footers --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -91,27 +91,19 @@ def _column_name(own: ThriftStruct) -> str:
     return b".".join(own.path_in_schema).decode("utf-8", "replace")
 
 
-# --- use of keys ---------------------------------------------------------------------------------
-
 UnderKey: TypeAlias = Literal["plaintext", "footer key", "column key"]
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """The keys that protect a leaf column according to the footer.
+    """The keys that protect a leaf column according to the footer."""
 
-    Attributes:
-        path: Path of the leaf.
-        under: Protection of its chunks: one value; none without row groups; several only in a
-            damaged file.
-        metadata: Key metadata of its own keys; writers use the same in all row groups.
-        bare: Whether a chunk has its own key, but no key metadata.
-    """
-
-    path: tuple[str, ...]
+    path: tuple[str, ...]  # path of the leaf
+    # Protection of its chunks: one value; none without row groups; several only in a damaged file.
     under: frozenset[UnderKey]
+    # Key metadata of its own keys; writers use the same in all row groups.
     metadata: frozenset[bytes]
-    bare: bool
+    bare: bool  # whether a chunk has its own key, but no key metadata
 
     @property
     def name(self) -> str:
@@ -121,23 +113,17 @@ class ColumnUse:
 
 @dataclass(frozen=True, slots=True)
 class KeyUses:
-    """The keys that a file needs, and for which parts.
+    """The keys that a file needs, and for which parts."""
 
-    Attributes:
-        encrypted: Whether the file is encrypted; a plaintext file has only `columns`.
-        has_encrypted_footer: Whether the footer is encrypted.
-        unique: The file's `aad_file_unique`, which identifies copies of the file; empty for none.
-        footer: Key metadata of the footer key; None if there is none, or it was shredded.
-        columns: The leaf columns; None if an encrypted footer hides them.
-        shredded: Whether a mark shows that the footer key's metadata was removed.
-    """
-
-    encrypted: bool
-    has_encrypted_footer: bool
+    encrypted: bool  # whether the file is encrypted; a plaintext file has only `columns`
+    has_encrypted_footer: bool  # whether the footer is encrypted
+    # The file's `aad_file_unique`, which identifies copies of the file; empty for none.
     unique: bytes
+    # Key metadata of the footer key; None if there is none, or it was shredded.
     footer: bytes | None
+    # The leaf columns; None if an encrypted footer hides them.
     columns: tuple[ColumnUse, ...] | None
-    shredded: bool = False
+    shredded: bool = False  # whether a mark shows that the footer key's metadata was removed
 
 
 def key_uses(source: Source, properties: FileDecryptionProperties | None = None) -> KeyUses:
@@ -172,8 +158,7 @@ def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
         own: list[bytes | None] = []
         for r, row_group in enumerate(metadata.row_groups):
             check_file_path(row_group.columns[c], r, c)
-            crypto = row_group.columns[c].crypto_metadata
-            if crypto is None:
+            if (crypto := row_group.columns[c].crypto_metadata) is None:
                 under.add("plaintext")
             elif crypto.ENCRYPTION_WITH_COLUMN_KEY is None:
                 under.add("footer key")
@@ -182,9 +167,6 @@ def _list_column_uses(metadata: ThriftStruct) -> Iterator[ColumnUse]:
                 own.append(crypto.ENCRYPTION_WITH_COLUMN_KEY.key_metadata)
         known = frozenset(key_metadata for key_metadata in own if key_metadata)
         yield ColumnUse(path, frozenset(under), known, not all(own))
-
-
-# --- changing key metadata -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

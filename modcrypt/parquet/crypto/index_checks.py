@@ -164,13 +164,9 @@ def _location_faults(locations: list[ThriftStruct], leaf: Leaf, pages: PageFacts
 
 
 def column_index_faults(
-    index: ThriftStruct,
-    offset_index: ThriftStruct | None,
-    md: ThriftStruct | None,
-    leaf: Leaf,
-    element: ThriftStruct,
-    pages: PageFacts | None,
-) -> Iterator[str]:
+    index: ThriftStruct, offset_index: ThriftStruct | None, md: ThriftStruct | None, leaf: Leaf,
+    element: ThriftStruct, pages: PageFacts | None,
+) -> Iterator[str]:  # fmt: skip
     """Yield the contradictions between a column index, the offset index, statistics and pages.
 
     `md` and `pages` are None if they cannot be read. The schema element determines the order of the
@@ -351,11 +347,9 @@ def _bound_faults(
 
 
 def _chunk_bound_faults(
-    bounds: list[tuple[bytes, bytes]],
-    known: list[tuple[Any, Any]],
-    statistics: ThriftStruct,
+    bounds: list[tuple[bytes, bytes]], known: list[tuple[Any, Any]], statistics: ThriftStruct,
     read: Callable[[bytes], Any],
-) -> Iterator[str]:
+) -> Iterator[str]:  # fmt: skip
     """Yield the contradictions between the pages' bounds and the chunk's, unless shortened."""
     low, high = statistics.min_value, statistics.max_value
     if low is None or high is None:
@@ -382,10 +376,8 @@ def _chunk_bound_faults(
 
 
 def _is_shortened(bound: bytes, value: bytes) -> bool:
-    """Return whether a bound may be the value's beginning with its last character raised.
-
-    The comparison uses characters, because raising a character may change all of its bytes.
-    """
+    """Return whether a bound may be the value's beginning with its last character raised."""
+    # The comparison uses characters, because raising a character may change all of its bytes.
     try:
         shorter, longer = bound.decode(), value.decode()
     except UnicodeDecodeError:
@@ -469,8 +461,7 @@ def _page_faults(
         yield from _statistics_faults(index, element, number, count, pages.headers[number])
 
 
-_NO_STATISTICS = 24
-"""Longest header, in bytes, that is not decoded: a header with bounds is longer."""
+_NO_STATISTICS = 24  # longest header, in bytes, that is not decoded: a header with bounds is longer
 
 
 def _statistics_faults(

@@ -27,18 +27,12 @@ from modcrypt.runtime.tracebacks import hide_frames
 
 
 class KeyAnswer(NamedTuple):
-    """A key, or the reason why there is none.
-
-    Attributes:
-        why: Reason in words.
-        word: Error code of the reason; None if a fault was reported instead.
-        message: Message of the key retriever's error.
-    """
+    """A key, or the reason why there is none."""
 
     key: Key | None
-    why: str = ""
-    word: str | None = None
-    message: str = ""
+    why: str = ""  # reason in words
+    word: str | None = None  # error code of the reason; None if a fault was reported instead
+    message: str = ""  # message of the key retriever's error
 
 
 def look_for_key(
@@ -86,12 +80,9 @@ class ColumnKeys:
     """
 
     def __init__(
-        self,
-        properties: FileDecryptionProperties,
-        leaves: Sequence[Leaf],
-        report: Report,
+        self, properties: FileDecryptionProperties, leaves: Sequence[Leaf], report: Report,
         place: tuple[int, int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._properties, self._leaves, self._report = properties, leaves, report
         self._place = place
         # By what the answer depends on: key given, key metadata, and perhaps the column.
@@ -186,10 +177,8 @@ def _check_answer(answer: KeyLike | None, what: str) -> Key | None:
 def _call_retriever(
     retriever: Callable[[bytes], KeyLike | None], metadata: bytes, what: str, column: str | None
 ) -> KeyLike | None:
-    """Call the key retriever; if it fails, raise an error that names the requested key.
-
-    The retriever's own message may contain key material, so the error repeats only its type.
-    """
+    """Call the key retriever; if it fails, raise an error that names the requested key."""
+    # The retriever's own message may contain key material, so the error repeats only its type.
     try:
         return retriever(metadata)
     except ModcryptError:

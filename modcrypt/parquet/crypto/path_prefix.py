@@ -29,15 +29,11 @@ def require_place(place: Place | None) -> Place:
 
 
 class PathPrefix(NamedTuple):
-    """A template of AAD prefixes, which inserts each file's path or name.
+    """A template of AAD prefixes, which inserts each file's path or name."""
 
-    Attributes:
-        template: The prefix, which may contain `{path}` or `{name}`.
-        root: The dataset's folder, to which `{path}` is relative. None for the folder whose
-            listing contained the file.
-    """
-
-    template: bytes
+    template: bytes  # the prefix, which may contain `{path}` or `{name}`
+    # The dataset's folder, to which `{path}` is relative. None for the folder whose listing
+    # contained the file.
     root: Root | None = None
 
     def with_root(self, root: Root) -> PathPrefix:
@@ -66,16 +62,14 @@ class PathPrefix(NamedTuple):
         return self(self._path_inside_root(place) if _PATH in self.template else place.name)
 
     def _path_inside_root(self, place: Place) -> str:
-        root = self.root
-        if root is None and place.root is not None:
+        if (root := self.root) is None and place.root is not None:
             root = Place(place.filesystem, place.root)
         if root is None:
             raise ValueError(
                 f'the AAD prefix contains "{PATH}", a path inside a dataset, but the dataset of '
                 f"{place.name!r} is unknown; pass root=, the dataset's folder"
             )
-        inside = place.inside(root)
-        if inside is None:
+        if (inside := place.inside(root)) is None:
             raise ValueError(f"{place.address!r} is not inside root, the dataset's folder")
         return inside
 

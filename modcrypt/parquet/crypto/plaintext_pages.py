@@ -43,10 +43,8 @@ class PlainPage:
 
 
 def _load_header(window: Window, position: i64, end: i64) -> PageHeader:
-    """Load the page header at `position` into the window and return it.
-
-    The window grows until the header is whole; the page's body may lie outside.
-    """
+    """Load the page header at `position` into the window and return it."""
+    # The window grows until the header is whole; the page's body may lie outside.
     size: i64 = 1
     while True:
         window.fill(position, min(end, position + size), end)

@@ -36,8 +36,7 @@ from modcrypt.runtime.tracebacks import hide_init_frames
 MAX_AAD_SIZE = 64 << 10
 """Longest AAD prefix that is written, and AAD prefix or file-unique read from a file, in bytes."""
 
-FILE_UNIQUE_SIZE = 8
-"""Size of `aad_file_unique` in bytes, as every compliant writer creates it."""
+FILE_UNIQUE_SIZE = 8  # size of `aad_file_unique` in bytes, as every compliant writer creates it
 
 
 @hide_init_frames  # the generated method holds the caller's keys as bytes
@@ -423,14 +422,12 @@ class BoundRetriever:
 
     def accept_file(self, footer_key_metadata: bytes | None, file_aad: bytes) -> None:
         """Pass the keys what the file states about itself, if they are bound to it."""
-        accept = getattr(self.keys, "accept_file", None)
-        if accept is not None:
+        if (accept := getattr(self.keys, "accept_file", None)) is not None:
             accept(footer_key_metadata, file_aad)
 
     def check_missing(self, columns: Iterable[str]) -> None:
         """Raise KeyNotFoundError if the keys allow no leniency for columns without a key."""
-        check = getattr(self.keys, "check_missing", None)
-        if check is not None:
+        if (check := getattr(self.keys, "check_missing", None)) is not None:
             check(columns)
 
 

@@ -75,11 +75,9 @@ def check_expected_parts(template: str | None, expected: int | None) -> None:
 
 
 def find_parts(
-    files: Sequence[tuple[str, FileDecryptionProperties]],
-    filesystem: Any,
-    template: str,
+    files: Sequence[tuple[str, FileDecryptionProperties]], filesystem: Any, template: str,
     expected: int | None,
-) -> dict[str, tuple[bytes, FileIdentity]]:
+) -> dict[str, tuple[bytes, FileIdentity]]:  # fmt: skip
     """Return the AAD prefix that each file of a dataset must have, and the version that has it.
 
     Raises:
@@ -109,13 +107,9 @@ def find_parts(
 
 
 def identify_part(
-    source: Source,
-    properties: FileDecryptionProperties,
-    template: PrefixTemplate,
-    number: int,
-    files: int,
-    expected: int | None,
-) -> tuple[int, FileIdentity]:
+    source: Source, properties: FileDecryptionProperties, template: PrefixTemplate, number: int,
+    files: int, expected: int | None,
+) -> tuple[int, FileIdentity]:  # fmt: skip
     """Find which part a file is: its footer must authenticate with that part's AAD prefix.
 
     Return the part and the version of the file that was identified. A file that does not store its
@@ -124,10 +118,8 @@ def identify_part(
     """
     properties = bind_to_file(properties, source)
     tail = read_tail(source)
-    stored = stored_prefix(tail, source.name)
-    if stored is not None:
-        part = template.part(stored)
-        if part is None:
+    if (stored := stored_prefix(tail, source.name)) is not None:
+        if (part := template.part(stored)) is None:
             raise foreign_file_error(source.name, stored)
         guesses = [part]
     else:

@@ -137,14 +137,9 @@ def iter_batches(
 
 @contextmanager
 def open_first(
-    source: Any,
-    decryption: Decryption,
-    *,
-    filesystem: Any = None,
-    partitioning: Any = "hive",
-    aad_prefix_template: str | None = None,
-    expected_parts: int | None = None,
-) -> Iterator[tuple[ParquetFile, pa.Schema, int]]:
+    source: Any, decryption: Decryption, *, filesystem: Any = None, partitioning: Any = "hive",
+    aad_prefix_template: str | None = None, expected_parts: int | None = None,
+) -> Iterator[tuple[ParquetFile, pa.Schema, int]]:  # fmt: skip
     """Open a file, or the first file of a dataset; the footer key suffices.
 
     Yield the file, the fields that folder names contain, and the number of files; raise as
@@ -161,14 +156,10 @@ def open_first(
 
 
 def _open(
-    source: Any,
-    decryption: Decryption,
-    filesystem: Any,
-    partitioning: Any,
-    prefixes: tuple[str | None, int | None],
-    row_groups: Sequence[int] | None,
+    source: Any, decryption: Decryption, filesystem: Any, partitioning: Any,
+    prefixes: tuple[str | None, int | None], row_groups: Sequence[int] | None,
     options: dict[str, Any],
-) -> ParquetFile | _DatasetReader:
+) -> ParquetFile | _DatasetReader:  # fmt: skip
     check_expected_parts(*prefixes)
     if prefixes[0] is None and not isinstance(source, list | tuple):
         if not callable(decryption):
@@ -191,14 +182,9 @@ class _DatasetReader:
     """The files of a dataset, and what is needed to open them."""
 
     def __init__(
-        self,
-        source: Any,
-        decryption: Decryption,
-        filesystem: Any,
-        partitioning: Any,
-        prefixes: tuple[str | None, int | None],
-        options: dict[str, Any],
-    ) -> None:
+        self, source: Any, decryption: Decryption, filesystem: Any, partitioning: Any,
+        prefixes: tuple[str | None, int | None], options: dict[str, Any],
+    ) -> None:  # fmt: skip
         template, expected = prefixes
         named = source if is_dataset(source, filesystem) else [source]
         self.dataset = discover(named, filesystem, partitioning)
@@ -230,8 +216,7 @@ class _DatasetReader:
         return properties if part is None else replace(properties, aad_prefix=part[0])
 
     def open_file(self, file: DataFile) -> ParquetFile:
-        opened = self._open_files.pop(file.path, None)
-        if opened is not None:
+        if (opened := self._open_files.pop(file.path, None)) is not None:
             return opened
         where, properties = self.dataset.filesystem, self._find_properties(file.path)
         _, version = self._parts.get(file.path, (b"", None))
@@ -289,12 +274,9 @@ class _DatasetReader:
         ]
 
     def iter_batches(
-        self,
-        columns: Sequence[str] | None,
-        filters: Filters | None,
-        limit: int | None,
+        self, columns: Sequence[str] | None, filters: Filters | None, limit: int | None,
         scan: dict[str, Any],
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """Read one file after the other; plan them now."""
         request = self.make_request(columns, filters)._replace(limit=limit)
         files = self.select_files(request)

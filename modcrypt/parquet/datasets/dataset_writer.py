@@ -298,8 +298,7 @@ class _Files:
 
     def _get_file(self, where: str) -> _File:
         """Return the open file of a partition; begin one if there is none."""
-        file = self._open.pop(where, None)
-        if file is None:
+        if (file := self._open.pop(where, None)) is None:
             if len(self._open) == _OPEN_FILES:
                 self._finish(next(iter(self._open)))  # the least recently used one
             file = self._begin_file(where)

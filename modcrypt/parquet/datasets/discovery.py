@@ -196,12 +196,9 @@ def list_files(where: Any, filesystem: Any, *, every_link: bool = False) -> list
 
 
 def list_sized_files(
-    where: Any,
-    filesystem: Any,
-    *,
-    every_link: bool = False,
+    where: Any, filesystem: Any, *, every_link: bool = False,
     folder_links: list[Place] | None = None,
-) -> list[tuple[Place, int]]:
+) -> list[tuple[Place, int]]:  # fmt: skip
     """List a file, or the visible files in one or several folders, with their sizes; sorted.
 
     The files of a folder have it as their `root`: links in it are followed for reading, but not for
@@ -230,8 +227,7 @@ def find_hidden(places: Sequence[Place]) -> list[Place]:
     names: dict[str, set[str]] = {}  # by folder
     hidden: list[Place] = []
     for place in places:
-        root = place.root
-        if root is not None and root not in names:
+        if (root := place.root) is not None and root not in names:
             names[root] = read_hidden(Place(place.filesystem, root))
         if root is not None and path_inside(place.path, root) in names[root]:
             hidden.append(place)
@@ -403,8 +399,7 @@ def _infer_partitioning(partitioning: Any, folders: Sequence[str]) -> Any:
             return partitioning
     if partitioning != "hive":
         raise ValueError('partitioning must be "hive", a pyarrow.dataset.Partitioning or None')
-    names = list_hive_fields(folders)
-    if not names:
+    if not (names := list_hive_fields(folders)):
         return None
     import pyarrow.dataset as ds  # imports pandas where it is installed
 

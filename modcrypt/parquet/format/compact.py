@@ -53,8 +53,7 @@ MAP: Final = 11
 STRUCT: Final = 12
 UUID: Final = 13
 
-_LARGE: Final = 1 << 20
-"""Size in bytes from which a footer is worth the compilation of patterns."""
+_LARGE: Final = 1 << 20  # size in bytes from which a footer is worth the compilation of patterns
 
 _MISSES: Final = 16
 """Number of unusual structs in a list after which the interpreter tries another pattern."""
@@ -65,11 +64,8 @@ KEPT: Final = 3
 SHARED: Final = 4
 """Laziness of lists that many structs repeat: equal ones are one tuple, whose bytes are kept."""
 
-_RECENT: Final = 4
-"""Number of shared lists that a field remembers."""
-
-_SHORT: Final = 64
-"""Longest shared list in bytes."""
+_RECENT: Final = 4  # number of shared lists that a field remembers
+_SHORT: Final = 64  # longest shared list in bytes
 
 UNKNOWN: Final = "_unknown"
 """Attribute of structs: fields that the IDL does not know, as ids, wire types and raw bytes."""
@@ -747,10 +743,8 @@ def _join(out: Parts) -> None:
 
 
 def _rank(entry: tuple[int, Any]) -> int:
-    """Return a number for the place of a field: ascending ids, with the extension last.
-
-    Negative ids precede the extension, because that is where Databricks' Photon writes one.
-    """
+    """Return a number for the place of a field: ascending ids, with the extension last."""
+    # Negative ids precede the extension, because that is where Databricks' Photon writes one.
     return entry[0] if entry[0] > 0 else MAX_FIELD_ID - 1
 
 

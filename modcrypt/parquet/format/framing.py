@@ -21,8 +21,7 @@ MAGIC_ENCRYPTED = b"PARE"
 _MAGIC_AGS1 = b"AGS1"
 MAGIC_SIZE = 4
 TAIL_SIZE = 8
-SIGNATURE_SIZE = 28
-"""Nonce and tag after a signed plaintext footer (PME 5.5)."""
+SIGNATURE_SIZE = 28  # nonce and tag after a signed plaintext footer (PME 5.5)
 
 MAX_FOOTER_SIZE = 512 << 20
 """Largest footer read, in bytes: well above the size for 10,000 columns in 100 row groups."""
@@ -50,8 +49,7 @@ def read_tail(source: Source) -> Tail:
     Raise FormatError if the file is not Parquet, is truncated, or starts and ends with different
     magics; and LimitError if the declared footer length exceeds the file or `MAX_FOOTER_SIZE`.
     """
-    size = source.size
-    if size < MAGIC_SIZE + TAIL_SIZE:
+    if (size := source.size) < MAGIC_SIZE + TAIL_SIZE:
         raise FormatError(f"{source.name}: {size} bytes are too few for a Parquet file")
     first = _FIRST_REQUEST if source.least_read else _FIRST_READ
     last = source.read_at(max(0, size - first), min(size, first))
@@ -102,14 +100,11 @@ class FileIdentity(NamedTuple):
     (PME 4.4), and a nonce if it is encrypted or signed (PME 5.4, 5.5), so no two versions have the
     same footer. Two versions of a plaintext file, which a caller may accept, could have equal
     footers, but this is unlikely. Comparing identities needs no key.
-
-    Attributes:
-        size: Size of the file in bytes.
-        footer: SHA-256 of the bytes between the modules and the closing length: the footer and
-            its crypto metadata, including `aad_file_unique`.
     """
 
-    size: int
+    size: int  # size of the file in bytes
+    # SHA-256 of the bytes between the modules and the closing length: the footer and its crypto
+    # metadata, including `aad_file_unique`.
     footer: bytes
 
     @classmethod

@@ -191,9 +191,6 @@ def restore_field(value: ThriftStruct, name: str) -> None:
         setattr(value, name, as_read)
 
 
-# --- fields that the IDL doesn't know --------------------------------------------------------
-
-
 def without_unknown(value: ThriftStruct) -> ThriftStruct | None:
     """Return a struct that has only fields of the IDL, at every level.
 
@@ -278,9 +275,6 @@ def known_bytes(struct: str, data: bytes) -> bytes:
 def is_known(struct: str, data: bytes) -> bool:
     """Return whether an encoded struct, which decodes, certainly has only fields of the IDL."""
     return end_if_usual(_find_plan(struct), data, 0) == len(data)
-
-
-# --- reading and writing -------------------------------------------------------------------
 
 
 def decode(struct: str, data: bytes, at: int = 0, *, lazy: int = 0) -> tuple[ThriftStruct, int]:

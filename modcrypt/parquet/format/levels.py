@@ -20,16 +20,12 @@ from modcrypt.parquet.format.schema import Leaf
 
 
 class Levels(NamedTuple):
-    """The facts about a column's levels.
+    """The facts about a column's levels."""
 
-    Attributes:
-        max_definition, max_repetition: The largest levels that the schema allows.
-        counts_nulls: Whether the writer counted nulls; parquet-java writes 0 without statistics.
-    """
-
+    # The largest levels that the schema allows.
     max_definition: int
     max_repetition: int
-    counts_nulls: bool
+    counts_nulls: bool  # whether the writer counted nulls; parquet-java writes 0 without statistics
 
     @classmethod
     def of(cls, leaf: Leaf, metadata: ThriftStruct) -> Levels:
@@ -50,10 +46,8 @@ def find_contradiction(levels: Levels, header: bytes, clear: memoryview) -> str 
     v2 = decode("PageHeader", header)[0].data_page_header_v2
     border = v2.repetition_levels_byte_length
     try:
-        if levels.max_repetition:
-            rows = count_rows(levels, v2, clear)
-            if rows != v2.num_rows:
-                return f"its plaintext levels make {rows} rows, its header says {v2.num_rows}"
+        if levels.max_repetition and (rows := count_rows(levels, v2, clear)) != v2.num_rows:
+            return f"its plaintext levels make {rows} rows, its header says {v2.num_rows}"
         if levels.max_definition and (levels.counts_nulls or v2.num_nulls > 0):
             highest = levels.max_definition
             present = _count_levels(bytes(clear[border:]), highest, v2.num_values, highest)

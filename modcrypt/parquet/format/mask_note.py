@@ -31,17 +31,13 @@ Path: TypeAlias = tuple[str, ...]
 
 
 class MaskNote(NamedTuple):
-    """The leaves of a file that were masked.
+    """The leaves of a file that were masked."""
 
-    Attributes:
-        nulls: Leaves that were set to null.
-        hashed: Leaves that were hashed, each with the check value of the key; a leaf that was
-            hashed with several keys has one entry for each.
-        masked: Leaves that were masked by read restrictions, each with the action.
-    """
-
-    nulls: frozenset[Path] = frozenset()
+    nulls: frozenset[Path] = frozenset()  # leaves that were set to null
+    # Leaves that were hashed, each with the check value of the key; a leaf that was hashed with
+    # several keys has one entry for each.
     hashed: frozenset[tuple[Path, str]] = frozenset()
+    # Leaves that were masked by read restrictions, each with the action.
     masked: frozenset[tuple[Path, str]] = frozenset()
 
     def merge(self, other: MaskNote) -> MaskNote:

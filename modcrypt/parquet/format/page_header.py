@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 
 DATA_PAGE: Final = 0
 DICTIONARY_PAGE: Final = 2
-DATA_PAGE_V2: Final = 3
-"""PageType values of the IDL."""
+DATA_PAGE_V2: Final = 3  # pageType values of the IDL
 
 
-UNCOMPRESSED: Final = 0
-"""CompressionCodec of the IDL."""
-
+UNCOMPRESSED: Final = 0  # compressionCodec of the IDL
 BY_HEADER: Final = 0
 NEVER: Final = 1
 ALWAYS: Final = 2

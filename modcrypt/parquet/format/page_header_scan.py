@@ -142,11 +142,9 @@ def _scan_fields(data: bytes, start: i64, stop: i64) -> PageHeader:
 
 
 def _skip_usual(field_id: i64, wire: i64, data: bytes, at: i64) -> i64:
-    """Return the position after the struct of a page's kind at `at`; -1 if it may not decode.
-
-    Such structs begin with their required numbers: 4 for data pages (id 5), 2 for dictionary pages
-    (7), 6 for data pages V2 (8).
-    """
+    """Return the position after the struct of a page's kind at `at`; -1 if it may not decode."""
+    # Such structs begin with their required numbers: 4 for data pages (id 5), 2 for dictionary
+    # pages (7), 6 for data pages V2 (8).
     numbers: i64 = 4 if field_id == 5 else 2 if field_id == 7 else 6
     if wire != STRUCT or not (5 <= field_id <= 8 and field_id != 6):
         return -1

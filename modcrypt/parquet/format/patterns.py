@@ -121,15 +121,13 @@ def append_chunk_ends(data: bytes, starts: list[int], count: int) -> None:
     match, at = _encrypted_chunk_head().match, starts[-1]
     while len(starts) <= count and (head := match(data, at)) is not None:
         at = head.end()
-        size = data[at]
-        if size > 127:
+        if (size := data[at]) > 127:
             size = size & 127 | data[at + 1] << 7
             at += 1
         at += size + 4
         if size > 16383 or data[at - 3 : at] != b"\0\0\x18":  # its length has more bytes
             return
-        size = data[at]
-        if size > 127:
+        if (size := data[at]) > 127:
             size = size & 127 | data[at + 1] << 7
             at += 1
         at += size + 2

@@ -86,10 +86,8 @@ def _end_of_value(plan: StructPlan | None, data: bytes, at: i64, wire: i64) -> i
 
 
 def _read_size(data: bytes, at: i64) -> tuple[i64, i64]:
-    """Read a varint of any size; return its last bits and the position after it.
-
-    The position is 0 if fewer bytes would do.
-    """
+    """Read a varint of any size; return its last bits and the position after it."""
+    # The position is 0 if fewer bytes would do.
     byte: i64 = data[at]
     at += 1
     if byte < 128:

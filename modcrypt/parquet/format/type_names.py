@@ -18,8 +18,7 @@ def logical_name(element: ThriftStruct) -> str | None:
 
     Return an older writer's converted type if there is no logical type, and None without either.
     """
-    union = element.logicalType
-    if union is not None:
+    if (union := element.logicalType) is not None:
         fields = set_fields(union)
         return _format_logical_type(*next(iter(fields.items()))) if fields else "unknown"
     if element.converted_type is None:

@@ -134,15 +134,11 @@ class ParquetDataset:
         if use_pandas_metadata and columns is not None:
             columns = add_index_columns(columns, own)
         table = dataset_reader.read_table(
-            self._source,
-            self._decryption,
+            self._source, self._decryption,
             columns=None if columns is None else list(dict.fromkeys(columns)),
-            filters=self._filters,
-            filesystem=self._filesystem,
-            partitioning=self._partitioning,
-            use_threads=use_threads,
-            **self._options,
-        )
+            filters=self._filters, filesystem=self._filesystem, partitioning=self._partitioning,
+            use_threads=use_threads, **self._options,
+        )  # fmt: skip
         if self._partitioning == "hive":  # PyArrow has dictionaries for fields that folders name
             for number, name in enumerate(table.schema.names):
                 if name in fields.names:

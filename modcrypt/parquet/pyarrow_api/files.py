@@ -74,8 +74,6 @@ class ParquetFile:
         )
         self._closed = False
 
-    # --- metadata --------------------------------------------------------------------------------
-
     @cached_property
     def metadata(self) -> pq.FileMetaData:
         """The metadata, which needs the keys of all columns; offsets are of the encrypted file."""
@@ -96,8 +94,6 @@ class ParquetFile:
     def num_row_groups(self) -> int:
         """Number of row groups."""
         return self._file.num_row_groups
-
-    # --- reading ---------------------------------------------------------------------------------
 
     def read(
         self,
@@ -181,8 +177,6 @@ class ParquetFile:
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return all rows as an Arrow stream; raise as `read`."""
         return self._file.__arrow_c_stream__(requested_schema)
-
-    # --- closing ---------------------------------------------------------------------------------
 
     def close(self, force: bool = False) -> None:
         """Close the file if it was opened here; with `force`, also the caller's file object."""

@@ -192,11 +192,9 @@ def find_masked(metadata: ThriftStruct, actions: Mapping[int, str]) -> dict[int,
 
 
 def _check_hash_key(hash_key: Key | None, *keys: object) -> None:
-    """Raise ValueError if the key of hashes is a key of the old or new file.
-
-    Otherwise, people who may read a file could test guesses of values, and an encryption key would
-    also make hashes.
-    """
+    """Raise ValueError if the key of hashes is a key of the old or new file."""
+    # Otherwise, people who may read a file could test guesses of values, and an encryption key
+    # would also make hashes.
     if hash_key is not None and hash_key in keys:
         raise ValueError(
             "hash_key is also a key of the file; use one that serves hashes alone, for example "
@@ -213,15 +211,9 @@ class Rewriting:
     """
 
     def __init__(
-        self,
-        file: OpenFile,
-        choice: Choice,
-        encryption: EncryptionLike,
-        change: Change,
-        place: Place | None,
-        *,
-        overwrite: bool = True,
-    ) -> None:
+        self, file: OpenFile, choice: Choice, encryption: EncryptionLike, change: Change,
+        place: Place | None, *, overwrite: bool = True,
+    ) -> None:  # fmt: skip
         self.old = choice.plan
         metadata, nulls = plain_metadata(
             self.old, None, file.source.size, remove_added=False, keep_unknown_fields=True,
@@ -328,8 +320,7 @@ class Rewriting:
     def _describe_result(self, choice: Choice) -> Rewritten:
         columns: dict[str, list[str]] = {}
         for c, path in enumerate(self._file.leaves):
-            new = self.new_ordinal.get(c)
-            if new is None:
+            if (new := self.new_ordinal.get(c)) is None:
                 what = "dropped"
             elif c in self.old.nulls or c in choice.nulls:
                 what = "nulls"
@@ -420,16 +411,12 @@ def restore_properties(
     columns = file.own_keys(c for c in shown if plan.keep[c])
     metadata = {name: own.metadata for name, own in columns.items()}
     return FileEncryptionProperties(
-        footer_key=footer.footer_key,
-        column_keys={name: own.key for name, own in columns.items()},
-        plaintext_columns=file.plaintext_columns(shown),
-        footer_key_metadata=footer.key_metadata,
+        footer_key=footer.footer_key, column_keys={name: own.key for name, own in columns.items()},
+        plaintext_columns=file.plaintext_columns(shown), footer_key_metadata=footer.key_metadata,
         column_key_metadata={name: data for name, data in metadata.items() if data is not None},
-        aad_prefix=footer.aad_prefix,
-        store_aad_prefix=bool(footer.algorithm.aad_prefix),
-        plaintext_footer=footer.plaintext_footer,
-        encryption_algorithm=footer.cipher.algorithm,
-    )
+        aad_prefix=footer.aad_prefix, store_aad_prefix=bool(footer.algorithm.aad_prefix),
+        plaintext_footer=footer.plaintext_footer, encryption_algorithm=footer.cipher.algorithm,
+    )  # fmt: skip
 
 
 def _check_reference(metadata: bytes | None, source: Source, place: Place | None) -> None:

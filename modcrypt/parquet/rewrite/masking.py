@@ -71,12 +71,9 @@ def mask_chunk(
     rows = pa.Table.from_arrays([masked], schema=pa.schema([field]))
     out = io.BytesIO()
     pq.write_table(
-        rows,
-        out,
-        compression=_CODECS.get(md.codec, "zstd"),
-        row_group_size=rows.num_rows or None,
+        rows, out, compression=_CODECS.get(md.codec, "zstd"), row_group_size=rows.num_rows or None,
         store_schema=False,
-    )
+    )  # fmt: skip
     source = MemorySource(out.getvalue(), name)
     if mask.keeps_type:
         _check_type(source, file, column)
@@ -91,11 +88,9 @@ def mask_chunk(
 
 
 def _remove_arrow_schema(plan: ReadPlan) -> ReadPlan:
-    """Remove Arrow's own schema, so that a value's hash depends only on the value.
-
-    With that schema, PyArrow would read stored milliseconds as seconds, or lists as fixed-size
-    lists.
-    """
+    """Remove Arrow's own schema, so that a value's hash depends only on the value."""
+    # With that schema, PyArrow would read stored milliseconds as seconds, or lists as fixed-size
+    # lists.
     metadata = copy(plan.footer.metadata)
     metadata.key_value_metadata = None
     return plan.replace(footer=replace(plan.footer, metadata=metadata))
@@ -135,9 +130,6 @@ def _read_masked_chunk(source: MemorySource, expected: Leaf) -> MaskedChunk | No
     return MaskedChunk(source, pages[0], metadata)
 
 
-# --- nested arrays -------------------------------------------------------------------------------
-
-
 def _mask_array(array: Any, mask: Mask) -> Any:
     kind = array.type
     if pa.types.is_struct(kind):
@@ -165,9 +157,6 @@ def _mask_array(array: Any, mask: Mask) -> Any:
 def _mask_field(field: Any, kind: Any, mask: Mask) -> Any:
     is_null = mask.gives_nulls and not pa.types.is_nested(kind)
     return pa.field(field.name, kind, field.nullable or is_null)
-
-
-# --- masks ---------------------------------------------------------------------------------------
 
 
 HASH_LABEL = b"modcrypt mask hash v1"

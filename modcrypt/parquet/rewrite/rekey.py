@@ -203,10 +203,7 @@ def share_parquet(
 
 
 def rekey_in_place(
-    source: Source,
-    place: Place,
-    decryption: AnyDecryption,
-    encryption: Encryption,
+    source: Source, place: Place, decryption: AnyDecryption, encryption: Encryption
 ) -> None:
     """Replace an encrypted file by one with other keys; data pages V2 keep their layout.
 
@@ -235,17 +232,10 @@ def _require_checked_footer(properties: AnyDecryption) -> FileDecryptionProperti
 
 @paused_collector()
 def _rewrite(
-    source: SourceLike,
-    destination: Destination,
-    decryption: AnyDecryption,
-    encryption: AnyEncryption | None,
-    change: Change,
-    filesystem: Any,
-    overwrite: bool,
-    threads: int | None,
-    progress: Callable[[int], None] | None,
-    dry_run: bool,
-) -> Rewritten:
+    source: SourceLike, destination: Destination, decryption: AnyDecryption,
+    encryption: AnyEncryption | None, change: Change, filesystem: Any, overwrite: bool,
+    threads: int | None, progress: Callable[[int], None] | None, dry_run: bool,
+) -> Rewritten:  # fmt: skip
     check_threads(threads)
     strict_decryption = _require_checked_footer(decryption)
     if encryption is not None:

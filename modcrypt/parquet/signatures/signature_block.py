@@ -46,22 +46,14 @@ class SignedContext(NamedTuple):
 
 
 class SignatureBlock(NamedTuple):
-    """The signature of a file, as read from its footer; nothing in it is verified.
+    """The signature of a file, as read from its footer; nothing in it is verified."""
 
-    Attributes:
-        entries: The list of hashes.
-        scheme: Number of the signature scheme.
-        key_id: Id of the verifying key.
-        before: Bytes of the footer before the extension.
-        other: The rest of the extension, before the list.
-    """
-
-    entries: memoryview
+    entries: memoryview  # the list of hashes
     signature: bytes
-    scheme: int
-    key_id: bytes
-    before: memoryview
-    other: bytes
+    scheme: int  # number of the signature scheme
+    key_id: bytes  # id of the verifying key
+    before: memoryview  # bytes of the footer before the extension
+    other: bytes  # the rest of the extension, before the list
 
 
 def find_signature_fault(
@@ -126,9 +118,6 @@ def take_signature(metadata: ThriftStruct, data: bytes, end: int) -> SignatureBl
     set_extension(metadata, other or None)
     return SignatureBlock(
         entries=view[start : start + lists],
-        signature=content[start + lists : start + lists + size],
-        scheme=scheme,
-        key_id=key_id,
-        before=memoryview(data)[: end - len(field)],
-        other=other,
-    )
+        signature=content[start + lists : start + lists + size], scheme=scheme, key_id=key_id,
+        before=memoryview(data)[: end - len(field)], other=other,
+    )  # fmt: skip

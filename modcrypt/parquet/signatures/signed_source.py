@@ -31,8 +31,7 @@ def _place_of(span: Span) -> LeafPlace:
 
 def _compare_hash(entries: memoryview, span: Span, found: bytes) -> str | None:
     """Return how the hash of a part differs from the signed list; None if it does not."""
-    known = find_hash(entries, _place_of(span))
-    if known is None:
+    if (known := find_hash(entries, _place_of(span))) is None:
         return f"{span}: the signature of the file does not cover it"
     return None if found == known else f"{span}: its bytes are not those that the writer signed"
 
@@ -100,8 +99,7 @@ class SignedSource(Source):
 
     def _load(self, span: Span) -> bytes:
         with self._lock:
-            data = self._kept.get(span)
-            if data is not None:
+            if (data := self._kept.get(span)) is not None:
                 self._kept.move_to_end(span)
                 return data
         data = fill_bytes(span.end - span.start, partial(self._source.read_into, span.start))

@@ -40,15 +40,10 @@ class Signer(Protocol):
 
 
 class SealedFooter(NamedTuple):
-    """The statement of a dataset's seal about the footer of one of its files.
+    """The statement of a dataset's seal about the footer of one of its files."""
 
-    Attributes:
-        sha256: Hash of the end of the file in hex; None if the file was not Parquet.
-        known: Whether the seal names the file.
-    """
-
-    sha256: str | None
-    known: bool
+    sha256: str | None  # hash of the end of the file in hex; None if the file was not Parquet
+    known: bool  # whether the seal names the file
 
     def find_fault(self, end: bytes) -> str | None:
         """Return why a file with this end, its footer and the bytes after it, is not the one."""

@@ -164,10 +164,8 @@ class _Check:
         self._compare_with_pages(facts, offset_index, column_index)
 
     def _check_signed_parts(self) -> None:
-        """Compare all parts of the chunk, opened or not, with what the file's writer signed.
-
-        Pages that are read afterwards are hashed then, see `_finish_hash`.
-        """
+        """Compare all parts of the chunk, opened or not, with what the file's writer signed."""
+        # Pages that are read afterwards are hashed then, see `_finish_hash`.
         hashed = self.checker.hashed
         if hashed is None:
             return
@@ -181,8 +179,6 @@ class _Check:
         fault = None if hashed is None else hashed.find_fault(span)
         if fault is not None:
             self.report.add_fault("writer-signature", fault, span.start, span.end)
-
-    # --- indexes and bloom filters ---------------------------------------------------------------
 
     def _open_part(self, part: Part) -> tuple[ThriftStruct, bytes | None] | tuple[None, None]:
         """Open and decode an index, or the header of a bloom filter, and return it with the bitset.
@@ -275,14 +271,10 @@ class _Check:
             severity = self.checker.optional
             self.report.add_fault("format", message, span.start, span.end, module, severity)
 
-    # --- comparing metadata, indexes and pages ---------------------------------------------------
-
     def _compare_with_pages(
-        self,
-        facts: PageFacts | None,
-        offset_index: ThriftStruct | None,
+        self, facts: PageFacts | None, offset_index: ThriftStruct | None,
         column_index: ThriftStruct | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Compare column metadata and indexes with the pages, if all pages are known."""
         chunk, md = self.chunk, self.chunk.metadata
         pages = self.spans.get(_PAGES)

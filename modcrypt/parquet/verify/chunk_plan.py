@@ -143,8 +143,6 @@ class ChunkPlan:
             out.key = answer.key
             self.keys.setdefault(out.column, answer.key)
 
-    # --- column metadata -------------------------------------------------------------------------
-
     def _open_metadata(self, out: Chunk) -> bool:
         """Open a chunk's metadata; return whether its place is known."""
         stored = out.stored
@@ -203,8 +201,6 @@ class ChunkPlan:
                 f"metadata in {', '.join(differing)}: readers without the key are misled",
             )
 
-    # --- requirements of the caller --------------------------------------------------------------
-
     def _check_kinds(self) -> None:
         """Add faults about columns that are not encrypted as they must be."""
         metadata, properties = self.footer.metadata, self.properties
@@ -222,8 +218,6 @@ class ChunkPlan:
         given = given_key_faults(properties, paths, kinds)
         for fault in chain(given, requirement_faults(properties, paths, kinds)):
             self.report.add_error(fault, *self.footer.inside)
-
-    # --- places ----------------------------------------------------------------------------------
 
     def _check_places(self) -> None:
         """Report overlapping parts, and bytes between parts that nothing refers to."""

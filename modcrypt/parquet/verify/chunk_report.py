@@ -23,13 +23,9 @@ class ChunkReport(Report):
     """A report about one chunk."""
 
     def __init__(
-        self,
-        chunk: Chunk,
-        cipher: ChunkCipher | None,
-        detective: Detective | None,
-        *,
+        self, chunk: Chunk, cipher: ChunkCipher | None, detective: Detective | None, *,
         regions: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(MAX_CHUNK_FINDINGS, regions=regions)
         self.chunk, self.cipher, self.facts = chunk, cipher, PageFacts()
         self.key_works = bool(chunk.key_works)

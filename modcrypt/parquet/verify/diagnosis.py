@@ -20,11 +20,8 @@ from modcrypt.parquet.crypto.ciphers import ChunkCipher, FileCipher
 NEIGHBOURS = 24
 """Number of pages, row groups and columns searched to either side, and from the first on."""
 
-BUDGET = 64 << 20
-"""Number of bytes decrypted for diagnoses in one file, per thread."""
-
-ATTEMPT = 1024
-"""Number of bytes that an attempt counts for in addition to the size of its module."""
+BUDGET = 64 << 20  # number of bytes decrypted for diagnoses in one file, per thread
+ATTEMPT = 1024  # number of bytes that an attempt counts for in addition to the size of its module
 
 
 class Cause(NamedTuple):

@@ -49,21 +49,14 @@ MAX_NUMBER = 2**53 - 1
 """Largest integer up to which JavaScript's numbers are exact."""
 
 MAX_NAMES = 120_000
-MIN_NAME, MAX_NAME = 40, 240
-"""Maximum characters of all names of one kind, and of one name."""
+MIN_NAME, MAX_NAME = 40, 240  # maximum characters of all names of one kind, and of one name
 
 
 def draw(
-    *,
-    title: str,
-    facts: Sequence[tuple[str, str]],
-    columns: Sequence[str],
-    row_groups: int,
-    size: int,
-    regions: Iterable[Region],
-    findings: Sequence[Finding] = (),
+    *, title: str, facts: Sequence[tuple[str, str]], columns: Sequence[str], row_groups: int,
+    size: int, regions: Iterable[Region], findings: Sequence[Finding] = (),
     notes: Sequence[tuple[str, str]] = (),
-) -> str:
+) -> str:  # fmt: skip
     """Return a page that draws a file.
 
     Args:
@@ -78,17 +71,10 @@ def draw(
     drawing = _Drawing(columns, ordered, size)
     data, merged = _make_script_data(drawing, ordered, row_groups, findings[:MAX_FINDINGS])
     return render(
-        "file.html",
-        title=title,
-        facts=facts,
-        drawing=drawing,
-        states=list(reversed(STATES.items())) if ordered else [],
-        findings=findings,
-        max_findings=MAX_FINDINGS,
-        notes=group_notes(notes),
-        merged=merged,
-        data=data,
-    )
+        "file.html", title=title, facts=facts, drawing=drawing,
+        states=list(reversed(STATES.items())) if ordered else [], findings=findings,
+        max_findings=MAX_FINDINGS, notes=group_notes(notes), merged=merged, data=data,
+    )  # fmt: skip
 
 
 def _make_script_data(
@@ -120,9 +106,6 @@ def _make_script_data(
     }, merged
 
 
-# --- names and numbers ---------------------------------------------------------------------------
-
-
 def _shorten_names(names: Sequence[str]) -> list[str]:
     limit = min(MAX_NAME, max(MIN_NAME, MAX_NAMES // max(1, len(names))))
     return [format_readable(name, limit) for name in names]
@@ -132,9 +115,6 @@ def _format_letters(key: int) -> str:
     """Return the letters of a key, numbered like spreadsheet columns: A to Z, AA, AB."""
     before, last = divmod(key, 26)
     return (_format_letters(before - 1) if before else "") + chr(ord("A") + last)
-
-
-# --- counts --------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -217,18 +197,13 @@ def _find_common_ordinal(ordinals: Iterable[int | None]) -> int | None:
     return distinct.pop() if len(distinct) == 1 else None
 
 
-# --- merging -------------------------------------------------------------------------------------
-
-
 def _merge_neighbours(
     regions: list[Region], limit: int, place: Callable[[Region], Hashable]
 ) -> list[list[Region]]:
-    """Group neighbours into at most `limit` groups.
-
-    Regions stay apart if they are few enough. Otherwise, neighbours in one place with equal state
-    and key and without faults are joined: first the small ones, then all. If the groups are still
-    too many, all regions in the same slice of the bytes are joined.
-    """
+    """Group neighbours into at most `limit` groups."""
+    # Regions stay apart if they are few enough. Otherwise, neighbours in one place with equal state
+    # and key and without faults are joined: first the small ones, then all. If the groups are still
+    # too many, all regions in the same slice of the bytes are joined.
     if len(regions) <= limit:
         return [[region] for region in regions]
     total = max(1, sum(region.size for region in regions))
@@ -289,9 +264,6 @@ def _make_grid(
     notes += [f"Each cell stands for {column_step:,} columns."] if column_step > 1 else []
     notes += [f"In the cells, {count:,} parts are drawn as {drawn:,}."] if drawn < count else []
     return rows, (row_step, column_step), notes
-
-
-# --- findings ------------------------------------------------------------------------------------
 
 
 def _locate_findings(findings: Sequence[Finding], regions: list[Region]) -> list[list[Any]]:

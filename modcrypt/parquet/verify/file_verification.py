@@ -48,8 +48,7 @@ _NOTHING_REQUIRED = FileDecryptionProperties(accept_algorithms=ALGORITHMS, requi
 _COVERED_BY_SIGNATURE = ("pages", "levels")
 """Parts without tags of their own, which the signature of the file's writer authenticates."""
 
-BATCH = 2 << 20
-"""Size in bytes of the batches of chunks that threads process."""
+BATCH = 2 << 20  # size in bytes of the batches of chunks that threads process
 
 LARGE_MODULE = 32 << 10
 """Mean module size in bytes above which a second thread pays off: smaller modules take more time in
@@ -142,14 +141,10 @@ def verify_source(
 
 @paused_collector()
 def verify_with_plan(
-    source: Source,
-    properties: FileDecryptionProperties | None,
-    *,
-    threads: int | None = None,
-    progress: Callable[[int], None] | None = None,
-    expected_rows: int | None = None,
+    source: Source, properties: FileDecryptionProperties | None, *, threads: int | None = None,
+    progress: Callable[[int], None] | None = None, expected_rows: int | None = None,
     regions: bool = False,
-) -> tuple[CheckedFile, ChunkPlan]:
+) -> tuple[CheckedFile, ChunkPlan]:  # fmt: skip
     """Verify an open source; also return its chunks and their keys."""
     report = Report(MAX_FINDINGS, regions=regions)
     given = bind_and_report(properties or _NOTHING_REQUIRED, source, report)
@@ -214,9 +209,6 @@ def _check_expected_rows(footer: Footer, expected: int, report: Report) -> None:
         report.add_fault("truncation", message, *footer.inside)
 
 
-# --- chunks --------------------------------------------------------------------------------------
-
-
 def _check_chunks(
     plan: ChunkPlan, threads: int | None, progress: Callable[[int], None] | None
 ) -> bool:
@@ -254,9 +246,6 @@ def _check_batches(
             modules = sum(report.modules for report in reports)
             large = sum(chunk.size for chunk in batch) >= modules * LARGE_MODULE
         yield batch, reports
-
-
-# --- the result ----------------------------------------------------------------------------------
 
 
 def _build_result(plan: ChunkPlan, *, footer_key_works: bool) -> Verification:

@@ -156,9 +156,6 @@ def _verify_parquet_go_signature(view: FooterView) -> bool:
     return True
 
 
-# --- column chunks -------------------------------------------------------------------------------
-
-
 def view_chunks(view: FooterView, source: Source) -> ChunkPlan:
     """Find the column chunks as far as the keys reveal them.
 

@@ -229,29 +229,20 @@ def _build_inspection(walk: RegionWalk) -> Inspection:
     unique = None if footer.algorithm is None else footer.algorithm.aad_file_unique
     entries = () if metadata is None else metadata.key_value_metadata or ()
     return Inspection(
-        name=walk.plan.source.name,
-        size=walk.plan.source.size,
-        encrypted=footer.encrypted,
+        name=walk.plan.source.name, size=walk.plan.source.size, encrypted=footer.encrypted,
         footer_mode="plaintext" if footer.plaintext_footer else "encrypted",
-        algorithm=footer.algorithm_name,
-        aad_prefix=_find_prefix(view),
-        stores_aad_prefix=footer.stored_prefix is not None,
-        needs_aad_prefix=_needs_prefix(view),
-        aad_file_unique_size=None if unique is None else len(unique),
-        footer_key=footer_key,
-        footer_authenticated=view.authenticated,
-        created_by=created,
-        writer=writer,
+        algorithm=footer.algorithm_name, aad_prefix=_find_prefix(view),
+        stores_aad_prefix=footer.stored_prefix is not None, needs_aad_prefix=_needs_prefix(view),
+        aad_file_unique_size=None if unique is None else len(unique), footer_key=footer_key,
+        footer_authenticated=view.authenticated, created_by=created, writer=writer,
         num_rows=None if metadata is None else metadata.num_rows,
         row_groups=None if metadata is None else len(metadata.row_groups),
         columns=None if metadata is None else columns,
         key_value_metadata=tuple(decode_text(entry.key) for entry in entries),
-        regions=tuple(walk.regions),
-        leaks=tuple(describe_leaks(walk, visible, keys)),
-        hidden=tuple(describe_hidden(walk)),
-        quirks=tuple(describe_quirks(walk, writer)),
+        regions=tuple(walk.regions), leaks=tuple(describe_leaks(walk, visible, keys)),
+        hidden=tuple(describe_hidden(walk)), quirks=tuple(describe_quirks(walk, writer)),
         kms_unavailable=view.unavailable,
-    )
+    )  # fmt: skip
 
 
 def _find_prefix(view: FooterView) -> bytes | None:
@@ -265,9 +256,6 @@ def _find_prefix(view: FooterView) -> bytes | None:
 def _needs_prefix(view: FooterView) -> bool:
     algorithm, stored = view.footer.algorithm, view.footer.stored_prefix
     return algorithm is not None and bool(algorithm.supply_aad_prefix) and not stored
-
-
-# --- columns -------------------------------------------------------------------------------------
 
 
 def _inspect_columns(walk: RegionWalk, footer_key: KeyInfo) -> Iterator[ColumnInspection]:

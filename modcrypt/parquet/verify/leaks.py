@@ -110,8 +110,7 @@ def describe_leaks(
     yield from _describe_crypto_metadata(view, keys)
     if view.footer.plaintext_footer:
         yield from _describe_visible_footer(view)
-    plain = dict.fromkeys(seen.path for seen in walk.plan.listed if not seen.encrypted)
-    if plain:
+    if plain := dict.fromkeys(seen.path for seen in walk.plan.listed if not seen.encrypted):
         yield f"Plaintext columns, which nothing authenticates: {list_names(plain)}."
     if view.footer.plaintext_footer:
         yield from _describe_visible_columns(visible, plain)
@@ -125,13 +124,11 @@ def _describe_crypto_metadata(view: FooterView, keys: Sequence[KeyInfo]) -> Iter
             f"The AAD prefix, {decode_text(prefix[:200])!r}: it may name the file, the table or "
             "the partition."
         )
-    master_keys = dict.fromkeys(key.master_key_id for key in keys if key.master_key_id)
-    if master_keys:
+    if master_keys := dict.fromkeys(key.master_key_id for key in keys if key.master_key_id):
         yield f"The ids of master keys, in key metadata: {list_names(master_keys)}."
     if any(key.storage == "external" for key in keys):
         yield "That wrapped keys are stored in a key material file beside this one."
-    recipients = dict.fromkeys(id_ for key in keys for id_ in key.recipients)
-    if recipients:
+    if recipients := dict.fromkeys(id_ for key in keys for id_ in key.recipients):
         yield f"The ids of recipients, in key metadata: {list_names(recipients)}."
     opaque = [key.size for key in keys if key.kind == "opaque"]
     if opaque:

@@ -100,8 +100,6 @@ class _EncryptedPages:
             else:
                 report.add_data_page(position, border, end, page.ordinal, encrypted.header)
 
-    # --- bodies ----------------------------------------------------------------------------------
-
     def _note_unopened_body(self, encrypted: EncryptedPage, start: int) -> None:
         """Report the region of a body that stays closed, and whether it has plaintext levels."""
         if has_clear_levels(encrypted):
@@ -164,9 +162,6 @@ class _EncryptedPages:
         except IntegrityError as error:
             report.add_error(error, start, end, module)
         return clear
-
-
-# --- pages that are not decrypted ----------------------------------------------------------------
 
 
 def _follow_length_fields(span: Span, report: ChunkReport, frames: Frames) -> None:

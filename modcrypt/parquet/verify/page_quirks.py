@@ -47,19 +47,13 @@ NO_TAGS = (
 
 
 class PageProbe(NamedTuple):
-    """The result of probing a column chunk.
+    """The result of probing a column chunk."""
 
-    Attributes:
-        opens: Whether the first header opens.
-        is_parquet_go: Whether it opens only with parquet-go/parquet-go's module types.
-        clear_levels: Whether a data page V2 has unencrypted levels; None if there was no such page.
-        bodies: Algorithm of the first page's body; None if it is unknown.
-    """
-
-    opens: bool = False
-    is_parquet_go: bool = False
+    opens: bool = False  # whether the first header opens
+    is_parquet_go: bool = False  # whether it opens only with parquet-go/parquet-go's module types
+    # Whether a data page V2 has unencrypted levels; None if there was no such page.
     clear_levels: bool | None = None
-    bodies: str | None = None
+    bodies: str | None = None  # algorithm of the first page's body; None if it is unknown
 
 
 def probe_pages(window: Window, span: Span, chunk: Chunk) -> PageProbe:
@@ -124,9 +118,6 @@ def describe_page_quirks(
         )
 
 
-# --- headers and offsets -------------------------------------------------------------------------
-
-
 def counts_values_as_rows(chunk: Chunk, facts: PageFacts) -> bool:
     """Return whether data pages V2 of lists state their number of values as that of rows."""
     if not chunk.leaf.max_repetition:
@@ -160,9 +151,6 @@ def describe_header_quirks(chunk: Chunk, facts: PageFacts) -> Iterator[str]:
         )
 
 
-# --- GCM or CTR ----------------------------------------------------------------------------------
-
-
 def _identify_algorithm(encrypted: EncryptedPage, codec: int) -> str | None:
     """Return the algorithm of a page's body, whatever the file's label says; None if unknown."""
     cipher, body = encrypted.page.cipher, encrypted.body
@@ -171,8 +159,6 @@ def _identify_algorithm(encrypted: EncryptedPage, codec: int) -> str | None:
         return GCM_V1
     return GCM_CTR_V1 if looks_like_ctr(cipher.key, encrypted.header, body, codec) else None
 
-
-# --- parquet-go ----------------------------------------------------------------------------------
 
 _length = Struct("<I").unpack_from
 

@@ -44,8 +44,7 @@ MAX_TRIES = 4096
 MAX_SEARCHES = 8
 """Maximum number of searches in one chunk."""
 
-_BLOCK = 4 << 10
-"""Number of bytes read at once: few, because most lengths are far from each other."""
+_BLOCK = 4 << 10  # number of bytes read at once: few, because most lengths are far from each other
 
 _length = Struct("<I").unpack_from
 _PERHAPS_LENGTH = re.compile(rb"(?=(?:[\x1c-\xff].|.[^\x00])\x00\x00)", re.DOTALL)

@@ -117,18 +117,14 @@ class RegionWalk:
             self.clear_levels[chunk.path] = None
 
     def _correct_cipher(self, seen: Chunk) -> ChunkCipher | None:
-        """Return a chunk's cipher, with the real algorithm of its pages if the label is wrong.
-
-        No cipher opens pages whose module types are numbered in another way.
-        """
+        """Return a chunk's cipher, with the real algorithm of its pages if the label is wrong."""
+        # No cipher opens pages whose module types are numbered in another way.
         cipher, probe = seen.cipher, self.probe
         if probe is None or cipher is None or probe.is_parquet_go:
             return None
         if probe.bodies in (None, self.view.footer.algorithm_name):
             return cipher
         return cipher.copy_for_thread(FileCipher(cipher.file.file_aad, probe.bodies))
-
-    # --- indexes and bloom filters ---------------------------------------------------------------
 
     def _map_index(self, span: Span, report: ChunkReport) -> None:
         kind, state = in_words(span.part), report.unopened_state
@@ -188,8 +184,6 @@ class RegionWalk:
         if value is not None:
             self.unknown_fields.update(type(struct).__name__ for struct, _ in unknown_fields(value))
 
-    # --- pages -----------------------------------------------------------------------------------
-
     def _walk_pages(self, span: Span, report: ChunkReport) -> None:
         """Add the regions of pages and their headers, which are opened if there is a key."""
         chunk = report.chunk
@@ -204,8 +198,6 @@ class RegionWalk:
                 self.unframed[chunk.path] = None
         else:
             self.faults += [finding.message for finding in report.finish(chunk.where)]
-
-    # --- modules that the footer hides -----------------------------------------------------------
 
     def _add_hidden(self) -> None:
         """Add regions for the modules in bytes that nothing known refers to."""
@@ -225,8 +217,7 @@ class RegionWalk:
     def _map_hidden(self, gap: Region) -> Iterator[Region]:
         position, ends = gap.start, [gap.start]
         while position < gap.end and len(ends) <= MAX_MODULES:
-            end = self._frames.find_end(position, gap.end)
-            if end is None:
+            if (end := self._frames.find_end(position, gap.end)) is None:
                 break
             ends.append(end)
             position = end

@@ -44,8 +44,7 @@ def identify_writer(view: FooterView, created_by: str | None) -> str | None:
     if created_by is not None:
         known = (name for start, name in _WRITERS.items() if created_by.startswith(start))
         return next(known, None)
-    parameters = view.footer.algorithm
-    if parameters is None:
+    if (parameters := view.footer.algorithm) is None:
         return None
     if parameters.aad_file_unique is None:
         return "DuckDB"

@@ -21,11 +21,7 @@ from modcrypt.parquet.writers.quirk import Place
 MAX_COPY = 1 << 20
 """Longest copy of a chunk's metadata that is looked at, in bytes."""
 
-_SMALLEST_COPY = 8
-"""Number of bytes between parts that hold no copy: some writers align parts."""
-
-
-# --- of a file -----------------------------------------------------------------------------------
+_SMALLEST_COPY = 8  # number of bytes between parts that hold no copy: some writers align parts
 
 
 def empty_lists(view: PlainView) -> Iterator[Place]:
@@ -56,15 +52,13 @@ def _all_structs(view: PlainView) -> Iterator[ThriftStruct]:
 
 def other_field_type(view: PlainView) -> Iterator[Place]:
     """Find fields of another type than the format gives their numbers."""
-    number = sum(map(has_foreign_types, _all_structs(view)))
-    if number:
+    if number := sum(map(has_foreign_types, _all_structs(view))):
         yield Place(detail=f"in {number} structs")
 
 
 def negative_field_ids(view: PlainView) -> Iterator[Place]:
     """Find fields with negative numbers."""
-    number = sum(field_id < 0 for _, field_id in unknown_fields(view.metadata))
-    if number:
+    if number := sum(field_id < 0 for _, field_id in unknown_fields(view.metadata)):
         yield Place(detail=f"{number} fields")
 
 
@@ -107,13 +101,9 @@ def no_row_group_size(view: PlainView) -> Iterator[Place]:
             yield Place(r, detail=f"0 instead of {sums[r]} bytes")
 
 
-# --- of chunks -----------------------------------------------------------------------------------
-
-
 def metadata_copies(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a copy of a chunk's metadata, or of all of its footer entry, behind its pages."""
-    span = view.span(chunk, Part.PAGES)
-    if span is None or view.source is None:
+    if (span := view.span(chunk, Part.PAGES)) is None or view.source is None:
         return
     room = view.next_start(span.end) - span.end
     if room <= _SMALLEST_COPY:

@@ -74,8 +74,7 @@ def single_list_rows(view: PlainView, chunk: Chunk) -> Iterator[str]:
 def bit_packed_levels(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find levels in the deprecated encoding, where a column has levels."""
     for page in _data_pages(view, chunk):
-        v1 = page.header.data_page_header
-        if v1 is None:
+        if (v1 := page.header.data_page_header) is None:
             return
         levels = (
             (chunk.leaf.max_definition, v1.definition_level_encoding),
@@ -111,8 +110,7 @@ def gzip_members(view: PlainView, chunk: Chunk) -> Iterator[str]:
 
 def _count_level_bytes(page: ViewedPage) -> int:
     """Return how many bytes at the beginning of a page are not compressed."""
-    v2 = page.header.data_page_header_v2
-    if v2 is None:
+    if (v2 := page.header.data_page_header_v2) is None:
         return 0
     return int(v2.definition_levels_byte_length + v2.repetition_levels_byte_length)
 

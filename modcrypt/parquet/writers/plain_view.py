@@ -25,8 +25,7 @@ MAX_PART = 16 << 20
 """Longest page body, index or filter that a detector reads, in bytes; larger ones are left out."""
 
 
-_FORGOTTEN = 4096
-"""Longest header of a dictionary page that is looked for behind a chunk, in bytes."""
+_FORGOTTEN = 4096  # longest header of a dictionary page that is looked for behind a chunk, in bytes
 
 
 class ViewedPage(NamedTuple):
@@ -178,8 +177,7 @@ class PlainView:
         return self._pages
 
     def _walk(self, chunk: Chunk) -> Iterator[ViewedPage]:
-        span = self.span(chunk, Part.PAGES)
-        if span is None or self.source is None:
+        if (span := self.span(chunk, Part.PAGES)) is None or self.source is None:
             return
         # A page may end behind its chunk: parquet-mr before 1.2.9 forgot a header's size.
         wide = span._replace(end=min(self.body_end, span.end + _FORGOTTEN))

@@ -24,30 +24,18 @@ MAX_PLACES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quirk:
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-        name: Name of the row.
-        writer: Writers and versions.
-        fault: What they write, as a noun phrase.
-        harm: What it does to other readers.
-        risk: The harm as a sentence; empty if there is none.
-        action: What modcrypt does with such a file.
-        source: Where it was measured or reported.
-        repair: What `--repair` does; empty if it does nothing more than encryption does.
-        mend: Name of the function that repairs it.
-        certain: Whether the evidence lies in the file; else only the writer's version suggests it.
-    """
-
-    name: str
-    writer: str
-    fault: str
-    harm: Harm
-    risk: str = ""
-    action: str
-    source: str
-    repair: str = ""
-    mend: str = ""
+    name: str  # name of the row
+    writer: str  # writers and versions
+    fault: str  # what they write, as a noun phrase
+    harm: Harm  # what it does to other readers
+    risk: str = ""  # the harm as a sentence; empty if there is none
+    action: str  # what modcrypt does with such a file
+    source: str  # where it was measured or reported
+    repair: str = ""  # what `--repair` does; empty if it does nothing more than encryption does
+    mend: str = ""  # name of the function that repairs it
+    # Whether the evidence lies in the file; else only the writer's version suggests it.
     certain: bool = True
 
 
@@ -85,33 +73,20 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundQuirk(JsonFields):
-    """A bug of a writer that was found in a file.
+    """A bug of a writer that was found in a file."""
 
-    Attributes:
-        quirk: Name of the row in the table.
-        writer: Writers and versions that are known to have it.
-        certain: Whether the file itself shows it; else only the version of its writer suggests it.
-        harm: "wrong results", "unreadable", "forgery", "leak", "slow" or "none".
-        fault: What the file has.
-        risk: What other readers do with it, as a sentence; empty if there is no harm.
-        action: What modcrypt does with it.
-        repair: What `encrypt --repair` does in addition; empty for nothing.
-        source: Where it was measured or reported.
-        count: Number of places.
-        places: The first places.
-    """
-
-    quirk: str
-    writer: str
+    quirk: str  # name of the row in the table
+    writer: str  # writers and versions that are known to have it
+    # Whether the file itself shows it; else only the version of its writer suggests it.
     certain: bool
-    harm: Harm
-    fault: str
-    risk: str
-    action: str
-    repair: str
-    source: str
-    count: int
-    places: tuple[str, ...]
+    harm: Harm  # "wrong results", "unreadable", "forgery", "leak", "slow" or "none"
+    fault: str  # what the file has
+    risk: str  # what other readers do with it, as a sentence; empty if there is no harm
+    action: str  # what modcrypt does with it
+    repair: str  # what `encrypt --repair` does in addition; empty for nothing
+    source: str  # where it was measured or reported
+    count: int  # number of places
+    places: tuple[str, ...]  # the first places
 
     @classmethod
     def of(cls, quirk: Quirk, places: list[Place]) -> FoundQuirk:

@@ -55,9 +55,6 @@ def _numbers(chunk: Chunk) -> list[Any]:
         return []
 
 
-# --- bounds --------------------------------------------------------------------------------------
-
-
 def nan_statistics(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds that are NaN, which has no place in an order."""
     if any(isinstance(value, float) and math.isnan(value) for value in _numbers(chunk)):
@@ -82,8 +79,7 @@ def zero_of(element: SchemaElement, sign: int) -> bytes:
 
 def bounds_of_another_size(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find bounds that are not values of the column's type."""
-    read = bound_reader(chunk.element)
-    if read is None:
+    if (read := bound_reader(chunk.element)) is None:
         return
     for bound in bounds_of(statistics_of(chunk)):
         try:
@@ -159,9 +155,6 @@ def interval_bounds(_: PlainView, chunk: Chunk) -> Iterator[str]:
         yield ""
 
 
-# --- counts --------------------------------------------------------------------------------------
-
-
 def zero_distinct_count(_: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find a count of 0 distinct values in a chunk that has values."""
     statistics = statistics_of(chunk)
@@ -197,9 +190,6 @@ def struct_null_counts(_: PlainView, chunk: Chunk) -> Iterator[str]:
         return
     if nulls := sum((sizes.definition_level_histogram or [])[: leaf.max_definition]):
         yield f"the levels have {nulls}"
-
-
-# --- indexes -------------------------------------------------------------------------------------
 
 
 def _wrong_null_pages(view: PlainView, chunk: Chunk) -> list[int]:
@@ -276,8 +266,7 @@ def page_rows(view: PlainView, chunk: Chunk) -> Iterator[str]:
 
 def index_page_sizes(view: PlainView, chunk: Chunk) -> Iterator[str]:
     """Find offset indexes that give the sizes of pages without their headers."""
-    offsets = view.index(chunk, Part.OFFSET_INDEX)
-    if offsets is None:
+    if (offsets := view.index(chunk, Part.OFFSET_INDEX)) is None:
         return
     pages = [page for page in view.pages(chunk) if page.is_data]
     if not pages or len(pages) != len(offsets.page_locations):

@@ -29,14 +29,12 @@ MAX_TASKS = 100_000
 """Maximum number of tasks of a job, as Spark's driver keeps each in memory; beyond it, tasks become
 larger."""
 
-SLOTS = 32
-"""Number of concurrent tasks if Spark does not report it, as over Spark Connect."""
+SLOTS = 32  # number of concurrent tasks if Spark does not report it, as over Spark Connect
 
 LEAST_FILES, LEAST_BYTES = 16, 8 << 20
 """Files and bytes that a task always accepts: less is not worth starting a task, about 30 ms."""
 
-PROBED_FILES = 3
-"""Number of files that are opened before a job, to check that the settings fit."""
+PROBED_FILES = 3  # number of files that are opened before a job, to check that the settings fit
 
 
 def check_settings(settings: object) -> None:
@@ -69,13 +67,9 @@ TablePlan: TypeAlias = tuple[VerbJob, Sequence[File]]
 
 
 def run_table_job(
-    spark: SparkSession,
-    plan: Callable[..., TablePlan],
-    *arguments: Any,
-    files_per_task: int = FILES_PER_TASK,
-    bytes_per_task: int = BYTES_PER_TASK,
-    **options: Any,
-) -> DataFrame:
+    spark: SparkSession, plan: Callable[..., TablePlan], *arguments: Any,
+    files_per_task: int = FILES_PER_TASK, bytes_per_task: int = BYTES_PER_TASK, **options: Any,
+) -> DataFrame:  # fmt: skip
     """Have Spark run the job that `plan(*arguments, **options)` returns, once.
 
     Return the report. Spark sends the names to the executors as rows, not within a closure, and the
@@ -132,8 +126,7 @@ def plan_verb(
         check_settings(settings)
     folders = folders_of(where, filesystem)
     files = list_tables(folders)
-    settings = settings_under(settings, folders)
-    if settings is not None:
+    if (settings := settings_under(settings, folders)) is not None:
         if verb.check is not None:
             verb.check(settings, files, **prepared)
         _check_reachable(settings, files)
@@ -142,9 +135,6 @@ def plan_verb(
         verb=verb, settings=settings, filesystem=filesystem, folders=names, arguments=prepared
     )
     return job, files
-
-
-# --- tasks ---------------------------------------------------------------------------------------
 
 
 def assign_tasks(sizes: Sequence[int], *, files: int, size: int, slots: int) -> list[int]:
@@ -187,13 +177,10 @@ def _fill_tasks(sizes: Sequence[int], files: int, size: int) -> tuple[list[int],
 
 
 def run_tasks(
-    spark: SparkSession,
-    columns: Mapping[str, pa.Array],
-    run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-    files_per_task: int,
-    bytes_per_task: int,
-) -> DataFrame:
+    spark: SparkSession, columns: Mapping[str, pa.Array],
+    run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema,
+    files_per_task: int, bytes_per_task: int,
+) -> DataFrame:  # fmt: skip
     """Have Spark run a function on rows of files, of which `size` is one column.
 
     `run` yields result rows, of `schema`, for the batches of a task.

@@ -133,23 +133,17 @@ def _as_text(value: Any) -> Any:
     return type(value)(map(_as_text, value)) if isinstance(value, list | tuple) else value
 
 
-# --- jobs that write to datasets which the driver seals ------------------------------------------
-
-
 WRITTEN = "_written"
 """Column of a report that has what a task wrote, as JSON, in the first row of a batch."""
 
 
 @dataclass(frozen=True)
 class RecordedJob:
-    """A job whose report says what its tasks wrote below some folders.
-
-    Attributes:
-        folders: Folders that `sealing` records in this process: their paths or URLs, the newest
-            seal, and whether files may be read that it does not state.
-    """
+    """A job whose report says what its tasks wrote below some folders."""
 
     job: VerbJob
+    # Folders that `sealing` records in this process: their paths or URLs, the newest seal, and
+    # whether files may be read that it does not state.
     folders: tuple[tuple[str, Seen | None, bool], ...]
 
     @classmethod

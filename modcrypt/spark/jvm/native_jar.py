@@ -161,9 +161,6 @@ def _start_jvm() -> Iterator[Any]:
         process.wait(30)
 
 
-# --- a running Spark -----------------------------------------------------------------------------
-
-
 def bring_jar(spark: Any) -> None:
     """Make our classes available to a session's driver and executors, unless they already are.
 
@@ -194,8 +191,7 @@ def _add_jar(context: Any) -> None:
 
 def _find_loaded_jar(jvm: Any, loader: Any) -> Path | None:
     """Return the jar from which the driver loaded the class; None if it has not loaded it."""
-    resource = loader.getResource(f"{FACTORY.replace('.', '/')}.class")
-    if resource is None:
+    if (resource := loader.getResource(f"{FACTORY.replace('.', '/')}.class")) is None:
         return None
     jar = resource.openConnection().getJarFileURL()
     return Path(jvm.java.nio.file.Paths.get(jar.toURI()).toString())

@@ -158,19 +158,14 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-# --- the policy ----------------------------------------------------------------------------------
-
-
 def _policy_options(
     policy: Policy | None, kms: str, root: str | os.PathLike[str] | None,
     master_key_ids: Collection[str] | None, require_encrypted: bool,
 ) -> dict[str, str]:  # fmt: skip
-    """Return the options that `ModcryptCryptoFactory` reads.
-
-    Each call sets all, so that none of a session's remains in effect. They contain the policy
-    itself, as JSON: executors may lack its file, and the JVM has no reader of TOML. Without a
-    policy, a master key that the URI of the key service names is required.
-    """
+    """Return the options that `ModcryptCryptoFactory` reads."""
+    # Each call sets all, so that none of a session's remains in effect. They contain the policy
+    # itself, as JSON: executors may lack its file, and the JVM has no reader of TOML. Without a
+    # policy, a master key that the URI of the key service names is required.
     ids = None if master_key_ids is None else id_set(master_key_ids)
     named = _named_key(kms)
     if policy is None and named:
@@ -224,9 +219,6 @@ def _policy_members(policy: Policy) -> dict[str, Any]:
 
 def _encode(value: Any) -> str:
     return json.dumps(value).replace("$", "\\u0024")  # Hadoop substitutes ${...}
-
-
-# --- the key service -----------------------------------------------------------------------------
 
 
 def _normalize_uri(kms: str) -> str:

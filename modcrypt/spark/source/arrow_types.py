@@ -70,9 +70,6 @@ _DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 last."""
 
 
-# --- schemas -------------------------------------------------------------------------------------
-
-
 def to_common_schema(own: pa.Schema, parquet: pq.ParquetSchema | None = None) -> pa.Schema:
     """Return the Arrow schema that Spark uses for a file: all fields nullable, as in Spark.
 
@@ -165,15 +162,8 @@ def _check_writable_type(kind: DataType, where: str) -> None:
 
 
 _UNSUPPORTED = (
-    VariantType,
-    GeometryType,
-    GeographyType,
-    CalendarIntervalType,
-    YearMonthIntervalType,
-)
-
-
-# --- types of a file and of the table ------------------------------------------------------------
+    VariantType, GeometryType, GeographyType, CalendarIntervalType, YearMonthIntervalType,
+)  # fmt: skip
 
 
 def check_types(here: pa.Schema, there: pa.Schema) -> None:
@@ -215,8 +205,7 @@ def _merge_fields(
 ) -> list[pa.Field]:
     merged = list(fields)
     for other in others:
-        index = _find_field(merged, other.name)
-        if index < 0:
+        if (index := _find_field(merged, other.name)) < 0:
             merged.append(other)
         else:
             own = merged[index]
@@ -263,9 +252,6 @@ def _fits(here: pa.DataType, there: pa.DataType) -> bool:
     return bool(here == there) or there in _WIDER.get(here, ())
 
 
-# --- batches -------------------------------------------------------------------------------------
-
-
 def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
     """Convert a batch to a schema that `check_types` has accepted; missing fields become null.
 
@@ -275,8 +261,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         return batch
     columns = []
     for field in target:
-        index = _find_field(batch.schema, field.name)
-        if index < 0:
+        if (index := _find_field(batch.schema, field.name)) < 0:
             column = pa.nulls(batch.num_rows, field.type)
         else:
             column = _conform_array(batch.column(index), field.type, field.name)
@@ -309,8 +294,7 @@ def _conform_struct(array: Any, kind: Any, where: str) -> pa.Array:
     columns = []
     for field in kind:
         name = f"{where}.{field.name}"
-        index = _find_field(array.type, field.name)
-        if index < 0:
+        if (index := _find_field(array.type, field.name)) < 0:
             column = pa.nulls(len(array), field.type)
         else:
             column = _conform_array(array.field(index), field.type, name)

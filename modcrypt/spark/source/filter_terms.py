@@ -48,12 +48,9 @@ def _convert_condition(condition: tuple[str, str, Any], target: pa.Schema) -> tu
 
 
 def split_terms(
-    terms: Sequence[Alternatives],
-    own: pa.Schema,
-    target: pa.Schema,
-    file: ParquetFile,
+    terms: Sequence[Alternatives], own: pa.Schema, target: pa.Schema, file: ParquetFile,
     masked: Collection[str] = (),
-) -> tuple[Alternatives | None, pc.Expression | None]:
+) -> tuple[Alternatives | None, pc.Expression | None]:  # fmt: skip
     """Return the filter that the file applies, and the filter to apply to the batches.
 
     The file applies conditions on columns that have the same type in the file and the table, but

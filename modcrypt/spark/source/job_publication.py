@@ -210,9 +210,6 @@ def remove_job(base: str, job: str) -> None:
             return
 
 
-# --- leftovers of killed drivers -----------------------------------------------------------------
-
-
 def remove_abandoned(base: str) -> None:
     """Remove the leftovers of ended drivers from the folder of a table; skip errors of removal.
 
@@ -286,9 +283,6 @@ def _try_lock(table: Place, job: str, stack: contextlib.ExitStack) -> bool | Non
     except OSError:
         return None
     return True
-
-
-# --- files and their key material ----------------------------------------------------------------
 
 
 def list_present(base: str) -> list[Place]:

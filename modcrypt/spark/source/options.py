@@ -31,8 +31,7 @@ Alternatives: TypeAlias = tuple[tuple[tuple[str, str, Any], ...], ...]
 
 OPERATORS = ("=", "==", "!=", "<", "<=", ">", ">=", "in", "not in")
 
-SPLIT_BYTES = 128 << 20
-"""Default maximum input of a task in bytes, as in Spark."""
+SPLIT_BYTES = 128 << 20  # default maximum input of a task in bytes, as in Spark
 
 MAX_RESTRICTIONS = 1 << 20
 """Most bytes of a file with read restrictions; far more than restrictions of all columns take."""
@@ -177,8 +176,7 @@ class _Options:
 
     def value(self, name: str) -> Any:
         """Return the value of an option, lists as tuples; None for none, or an empty text."""
-        text = self.text(name)
-        if not text:
+        if not (text := self.text(name)):
             return None
         kind = KEY_OPTIONS[name].kind if name in KEY_OPTIONS else _OWN[name]
         try:
@@ -194,8 +192,7 @@ class _Options:
         return tuple(_make_absolute(path) for path in paths)
 
     def filters(self) -> Alternatives:
-        text = self.text("filters")
-        if text is None:
+        if (text := self.text("filters")) is None:
             return ()
         filters = _parse_json("filters", text)
         if _is_list_of(_is_term, filters):
@@ -208,8 +205,7 @@ class _Options:
         return tuple(tuple((name, how, value) for name, how, value in terms) for terms in filters)
 
     def restrictions(self) -> Mapping[str, Any] | None:
-        text = self.text("readRestrictions")
-        if text is None:
+        if (text := self.text("readRestrictions")) is None:
             return None
         if not text.lstrip().startswith("{"):
             text = _read_restrictions(text)
@@ -304,8 +300,7 @@ def _make_signing_reference(key: str) -> str:
 
 
 def _read_restrictions(path: str) -> str:
-    local = local_path(path)
-    if local is None:
+    if (local := local_path(path)) is None:
         raise ValueError("readRestrictions must be JSON, or the path of a local file")
     with open(local, "rb") as file:
         data = file.read(MAX_RESTRICTIONS + 1)
@@ -315,8 +310,7 @@ def _read_restrictions(path: str) -> str:
 
 
 def _require_local(name: str, path: str) -> str:
-    local = local_path(path)
-    if local is None:
+    if (local := local_path(path)) is None:
         raise ValueError(f"{name} must be the path of a local file; the driver reads it")
     return local
 

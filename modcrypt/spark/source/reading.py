@@ -63,9 +63,7 @@ from modcrypt.spark.source.table_schema import (
 FILES_PER_TASK = 500
 LEAST_TASK_BYTES = 32 << 20  # row groups of large files are seldom smaller
 FEWEST_TASKS = 32  # unless there is too little to read
-OPENING_BYTES = 256 << 10
-"""Cost of opening a file, as the number of bytes read in the same time."""
-
+OPENING_BYTES = 256 << 10  # cost of opening a file, as the number of bytes read in the same time
 BATCH_ROWS = 1 << 16
 MERGED_BYTES = 1 << 20
 """Most bytes of batches of small files that are merged: Spark takes longer for a batch than for
@@ -222,12 +220,9 @@ def _read_identities(paths: Iterable[str]) -> dict[str, FileIdentity]:
 
 
 def read_pieces(
-    settings: ReadSettings,
-    pieces: Iterable[Piece],
-    schema: StructType,
-    terms: Sequence[Alternatives] = (),
-    restrictions: Restrictions | None = None,
-) -> Iterator[pa.RecordBatch]:
+    settings: ReadSettings, pieces: Iterable[Piece], schema: StructType,
+    terms: Sequence[Alternatives] = (), restrictions: Restrictions | None = None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Read files, or shares of them, as batches of a schema; this resolves the keys.
 
     A column that a file lacks is null. `terms` apply to what `restrictions` leave of the rows.
@@ -301,12 +296,9 @@ def _read_batches(file: ParquetFile, piece: Piece, table: _Table) -> Iterator[pa
     columns = table.find_columns(file, frozenset(piece.values))
     if columns.names:
         batches = file.iter_batches(
-            BATCH_ROWS,
-            columns=columns.names,
-            row_groups=range(first, after),
-            filters=columns.file_filter,
-            use_threads=False,
-        )
+            BATCH_ROWS, columns=columns.names, row_groups=range(first, after),
+            filters=columns.file_filter, use_threads=False,
+        )  # fmt: skip
     else:
         batches = _make_empty_rows(file, first, after)
     yield from columns.finish(batches, piece, table.schema)
@@ -395,8 +387,7 @@ def _expand_names(name: str, kind: pa.DataType, here: Spellings) -> Iterator[str
         if parts:
             yield from parts
             return
-    own = here.find(name)
-    if own is not None:
+    if (own := here.find(name)) is not None:
         yield own
 
 

@@ -123,15 +123,10 @@ def make_restrictions(options: ReadOptions) -> Restrictions | None:
 
 @dataclass(frozen=True)
 class FileRestrictions:
-    """The restrictions on one file.
+    """The restrictions on one file."""
 
-    Attributes:
-        masks: Masks by the names of columns in the table.
-        row_filter: Filter on the rows of the file; None for all rows.
-    """
-
-    masks: Mapping[str, Mask]
-    row_filter: FileRowFilter | None
+    masks: Mapping[str, Mask]  # masks by the names of columns in the table
+    row_filter: FileRowFilter | None  # filter on the rows of the file; None for all rows
 
     def filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a batch of the file that may be read."""
@@ -150,13 +145,9 @@ class FileRestrictions:
 
 @dataclass(frozen=True)
 class FileRowFilter:
-    """A row filter that is bound to the columns of a file.
+    """A row filter that is bound to the columns of a file."""
 
-    Attributes:
-        columns: Names and types of the columns that it needs.
-    """
-
-    columns: pa.Schema
+    columns: pa.Schema  # names and types of the columns that it needs
     bound: RowFilter
 
     @classmethod

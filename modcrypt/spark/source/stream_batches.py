@@ -100,8 +100,7 @@ def drop_batch(base: str, query: str) -> None:
 def _complete_last(table: Place, record: Place, query: str) -> int | None:
     """Publish the rest of the last decided batch, and return its number."""
     decode = partial(_decode, staged=f"_tmp_{query}/")
-    last = read_record(record, decode, "record of a stream's batches")
-    if last is None:
+    if (last := read_record(record, decode, "record of a stream's batches")) is None:
         return None
     if last.pending:
         _complete(table, record, last)
@@ -149,9 +148,6 @@ def _move(source: Place, target: Place) -> None:
         os.replace(source.path, target.path)
     else:
         as_arrow(source.filesystem).move(source.path, target.path)
-
-
-# --- the record ----------------------------------------------------------------------------------
 
 
 def _record_place(table: Place, query: str) -> Place:

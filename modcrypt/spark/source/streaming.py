@@ -101,8 +101,6 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     return TableStream(settings, write, schema, given.get("checkpointlocation"))
 
 
-# --- the source ----------------------------------------------------------------------------------
-
 Offset: TypeAlias = "dict[str, Any]"
 """The names of the files of a batch, and short hashes of these and of all earlier names."""
 
@@ -217,8 +215,6 @@ def _read_status(place: Place) -> Status | None:
         return time, size
     return None
 
-
-# --- the sink ------------------------------------------------------------------------------------
 
 # Properties that Spark sets for tasks.
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"

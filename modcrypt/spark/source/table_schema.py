@@ -21,8 +21,7 @@ from modcrypt.parquet.format.schema import leaves_of
 from modcrypt.spark.source.arrow_types import merge_schemas, to_common_schema, to_spark_schema
 from modcrypt.spark.source.options import ReadOptions, ReadSettings
 
-OPENED_AT_ONCE = 16
-"""Files that the driver opens concurrently, as stores answer slowly."""
+OPENED_AT_ONCE = 16  # files that the driver opens concurrently, as stores answer slowly
 
 ROW_COUNTS = StructType().add("file", StringType()).add("rows", LongType())
 """The schema of a read with the option `rowCounts`."""
@@ -138,12 +137,10 @@ def check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:
 
 
 def _survey(options: ReadOptions, settings: ReadSettings) -> tuple[list[str], pa.Schema]:
-    """Return the files of a table, and the fields that the names of its folders state.
-
-    The reader compares its own list of files with the seal, but no reader is made without a schema.
-    Raise IntegrityError if there are no files, but the seal names some; and ValueError if there are
-    no files.
-    """
+    """Return the files of a table, and the fields that the names of its folders state."""
+    # The reader compares its own list of files with the seal, but no reader is made without a
+    # schema. Raise IntegrityError if there are no files, but the seal names some; and ValueError if
+    # there are no files.
     files: list[str] = []
     folder_fields: dict[str, pa.DataType] = {}
     for path in options.paths:

@@ -93,19 +93,11 @@ def check_columns(settings: Settings, options: WriteOptions, schema: StructType)
     )  # fmt: skip
 
 
-# --- on the executors ----------------------------------------------------------------------------
-
-
 def write_task(
-    settings: Settings,
-    options: WriteOptions,
-    schema: StructType,
-    batches: Iterable[pa.RecordBatch],
-    job: str,
-    *,
-    is_running: Callable[[], bool] = lambda: True,
+    settings: Settings, options: WriteOptions, schema: StructType,
+    batches: Iterable[pa.RecordBatch], job: str, *, is_running: Callable[[], bool] = lambda: True,
     replaces: bool = False,
-) -> Written:
+) -> Written:  # fmt: skip
     """Write the rows of the current task; generates and wraps keys in this process.
 
     `is_running` returns whether the job is still running; it is called before each file. `replaces`
@@ -178,14 +170,9 @@ class Writer(DataSourceArrowWriter):
         """Write the rows of one task; raises as `write_task`."""
         try:
             return write_task(
-                self._settings,
-                self._options,
-                self._schema,
-                iterator,
-                self._job,
-                is_running=self._is_running,
-                replaces=self._replaces,
-            )
+                self._settings, self._options, self._schema, iterator, self._job,
+                is_running=self._is_running, replaces=self._replaces,
+            )  # fmt: skip
         finally:
             if not self._is_running():
                 remove_job(self._options.folder, self._job)

@@ -196,11 +196,7 @@ class _Types:
         return self._records[key]
 
 
-# --- rows ----------------------------------------------------------------------------------------
-
-
-Partitions = dict[bytes, dict[str, Any]]
-"""Decoded partitions by their bytes; rows share them."""
+Partitions = dict[bytes, dict[str, Any]]  # decoded partitions by their bytes; rows share them
 
 
 def scan_block(
@@ -267,8 +263,7 @@ class StoredFile(Unpicklable, Mapping[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a member; `default` if the file has no such field."""
-        slot = FILE_SLOTS.get(name)
-        if slot is not None and default is None:
+        if (slot := FILE_SLOTS.get(name)) is not None and default is None:
             return self._values[slot]
         return self._all().get(name, default)
 

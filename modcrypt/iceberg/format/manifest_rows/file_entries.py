@@ -36,14 +36,10 @@ Numbers: TypeAlias = tuple[int | None, int | None, int | None]
 
 EXISTING: Final = 0
 ADDED: Final = 1
-DELETED: Final = 2
-"""Status of an entry."""
-
+DELETED: Final = 2  # status of an entry
 DATA: Final = 0
 POSITION_DELETES: Final = 1
-EQUALITY_DELETES: Final = 2
-"""Content of a file."""
-
+EQUALITY_DELETES: Final = 2  # content of a file
 _FORMATS: Final = {text: text for text in ("PARQUET", "AVRO", "ORC", "PUFFIN")}
 
 _status: Final[i64] = STATUS  # looking them up for each row takes as long as the rest

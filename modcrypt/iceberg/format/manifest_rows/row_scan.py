@@ -45,8 +45,7 @@ NO_PAIRS: Final = 0
 NUMBERS: Final = 1  # of two numbers
 TEXTS: Final = 2  # of a number and bytes
 
-_MAX_USUAL: Final = 256
-"""Maximum number of pairs that the interpreter skips by one pattern."""
+_MAX_USUAL: Final = 256  # maximum number of pairs that the interpreter skips by one pattern
 
 _float: Final = Struct("<f")
 _double: Final = Struct("<d")
@@ -200,10 +199,8 @@ def all_within(rows: list[list[Any]], slot: i64, most: i64) -> bool:
 
 @functools.cache
 def _usual_pairs(count: int, pairs: int) -> re.Pattern[bytes]:
-    """Return a pattern of pairs with numbers of up to 63 bits, and texts of up to 40 bytes.
-
-    Its branches begin with different bytes, so that nothing is tried twice.
-    """
+    """Return a pattern of pairs with numbers of up to 63 bits, and texts of up to 40 bytes."""
+    # Its branches begin with different bytes, so that nothing is tried twice.
     number = rb"[\x80-\xff]{0,8}+[\x00-\x7f]"
     texts = (b"\\x%02x.{%d}" % (2 * size, size) for size in dict.fromkeys((8, 4, *range(41))))
     value = number if pairs == NUMBERS else b"(?:%s)" % b"|".join(texts)
@@ -346,9 +343,6 @@ def _decode_map(node: Node, data: bytes, at: i64) -> tuple[Any, i64]:
             start, at = _span(data, at)
             key = data[start:at].decode()
             found[key], at = decode(node.parts[0], data, at)
-
-
-# --- numbers -------------------------------------------------------------------------------------
 
 
 def _read_object(data: bytes, at: i64) -> tuple[Any, i64]:

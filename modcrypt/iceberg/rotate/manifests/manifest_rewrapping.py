@@ -48,8 +48,7 @@ from modcrypt.keys import Secret
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.runtime.tracebacks import hide_frames
 
-KEYS_TOGETHER = 200
-"""Number of keys that a rotation moves together, as many as Vault wraps at once."""
+KEYS_TOGETHER = 200  # number of keys that a rotation moves together, as many as Vault wraps at once
 
 _PATH, _LENGTH, _KEY_METADATA = 500, 501, 519
 """Ids of fields of a manifest list (spec, "Manifest Lists")."""
@@ -88,12 +87,9 @@ class Exchange:
 
 
 def rewrap_manifest(
-    locations: Locations,
-    location: str,
-    keys: StandardKeyMetadata,
-    exchange: Exchange,
+    locations: Locations, location: str, keys: StandardKeyMetadata, exchange: Exchange,
     resolver: KeyResolver,
-) -> tuple[str, StandardKeyMetadata]:
+) -> tuple[str, StandardKeyMetadata]:  # fmt: skip
     """Rewrite a manifest with key metadata encrypted under other keys, which `resolver` unwraps.
 
     `keys` must have the trusted length of the manifest. Return the location and key metadata of the
@@ -157,8 +153,6 @@ class Rewrapping:
         for made in (self.manifests, self.lists, self.entries):
             made.clear()
 
-    # --- for the same snapshots -------------------------------------------------------------------
-
     def rewrite(
         self, table: IcebergTable, within: KeyManifests, exchange: Exchange, opened: Opened
     ) -> None:
@@ -185,12 +179,9 @@ class Rewrapping:
         self.files.used = [*manifests, *(self.lists[location][0] for location in within.lists)]
 
     def _rewrite_manifests(
-        self,
-        table: IcebergTable,
-        within: KeyManifests,
-        manifests: Sequence[ManifestFile],
+        self, table: IcebergTable, within: KeyManifests, manifests: Sequence[ManifestFile],
         exchange: Exchange,
-    ) -> Iterator[tuple[str, StandardKeyMetadata]]:
+    ) -> Iterator[tuple[str, StandardKeyMetadata]]:  # fmt: skip
         """Yield the location and key metadata of each new manifest, in order."""
         resolver = table.resolver
         if self.run is not None and manifests:
@@ -212,8 +203,7 @@ class Rewrapping:
     def _rewrite_list(self, table: IcebergTable, snapshot: Snapshot, opened: Opened) -> None:
         """Rewrite a manifest list with the new locations, lengths and keys of its manifests."""
         walk, before = table.walk, snapshot.manifest_list
-        keys = list_keys(table, snapshot, opened)
-        if keys is None:
+        if (keys := list_keys(table, snapshot, opened)) is None:
             raise FormatError(
                 f"{before}: the manifest list is in plaintext, but its manifests are encrypted"
             )
@@ -234,16 +224,11 @@ class Rewrapping:
         self.files.note(location, once=True)
         self.lists[before] = location, write_ags1(walk.locations, location, data, length)
 
-    # --- for new snapshots ------------------------------------------------------------------------
-
     @hide_frames  # key metadata in plaintext contains data keys
     def rewrap(
-        self,
-        table: IcebergTable,
-        within: KeyManifests,
-        entries: Mapping[str, Sequence[FileEntry]],
+        self, table: IcebergTable, within: KeyManifests, entries: Mapping[str, Sequence[FileEntry]],
         exchange: Exchange,
-    ) -> dict[FileId, NewFile]:
+    ) -> dict[FileId, NewFile]:  # fmt: skip
         """Return the files of manifests with their key metadata under the new keys.
 
         `entries` has those of each manifest, by its location; no file is written.
@@ -269,11 +254,9 @@ class Rewrapping:
 
 
 def _fetch_singles(
-    resolver: KeyResolver,
-    within: KeyManifests,
-    manifests: Iterable[ManifestFile],
+    resolver: KeyResolver, within: KeyManifests, manifests: Iterable[ManifestFile],
     exchange: Exchange,
-) -> None:
+) -> None:  # fmt: skip
     """Have the data keys moved together that the master key wraps in manifests."""
     by_master: dict[str, list[bytes]] = {}
     for manifest in manifests:
@@ -300,8 +283,7 @@ def _group_by_keys(
 
 def _keys_of(table: IcebergTable, manifest: ManifestFile) -> StandardKeyMetadata:
     """Return the key metadata of a manifest whose entries have encrypted key metadata."""
-    keys = table.walk.manifest_keys(manifest)
-    if keys is None:
+    if (keys := table.walk.manifest_keys(manifest)) is None:
         raise PlaintextError(
             f"{manifest.location}: the manifest is in plaintext, but keys in it are encrypted"
         )

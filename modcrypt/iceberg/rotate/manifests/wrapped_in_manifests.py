@@ -110,11 +110,9 @@ def place_of(entry: EncryptedKey) -> tuple[str, bytes]:
 
 
 def _may_hold_any(table: IcebergTable) -> bool:
-    """Return whether the keys of the table indicate manifests with encrypted key metadata.
-
-    They do if a KEK is made for files, or has another scope than the whole table and encrypts no
-    key of a manifest list: then only manifests can need it.
-    """
+    """Return whether the keys of the table indicate manifests with encrypted key metadata."""
+    # They do if a KEK is made for files, or has another scope than the whole table and encrypts no
+    # key of a manifest list: then only manifests can need it.
     keks = table.resolver.keks(table.metadata).values()
     used = {entry.encrypted_by for entry in table.metadata.keys.values()}
     single = _has_single_entries(table.metadata) or SINGLES in table.metadata.properties
@@ -185,8 +183,7 @@ def encrypts_files(key: IcebergKey) -> bool:
 
 def _read_keys(table: IcebergTable, manifest: ManifestFile) -> KeyManifest | None:
     entries = table.walk.entries(manifest)
-    by = encrypting_keys(entries)
-    if not by:
+    if not (by := encrypting_keys(entries)):
         return None
     keks = frozenset(id_ for id_, single in by if not single)
     metadata = (entry.key_metadata for entry in entries)

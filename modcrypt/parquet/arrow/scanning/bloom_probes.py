@@ -37,8 +37,7 @@ class Values:
     hashes: list[int]
 
 
-Probe: TypeAlias = list[list[Values]]
-"""Alternatives, of which all conditions of one must hold."""
+Probe: TypeAlias = list[list[Values]]  # alternatives, of which all conditions of one must hold
 
 
 def find_probe(
@@ -63,9 +62,6 @@ def _hash(predicate: Predicate, column: int, element: ThriftStruct) -> Iterator[
     known = [value for value in plain if value is not None]
     if len(known) == len(plain):
         yield Values(column, [bloom_hash(value) for value in known])
-
-
-# --- plain encodings -----------------------------------------------------------------------------
 
 
 def encode_plain_value(scalar: Any, element: ThriftStruct) -> bytes | None:
@@ -105,8 +101,7 @@ def _encode_float(scalar: Any, format_code: str) -> bytes | None:
 
 
 def _convert_integer(scalar: Any, element: ThriftStruct) -> int | None:
-    kind = _find_integer_type(element)
-    if kind is None:
+    if (kind := _find_integer_type(element)) is None:
         return None
     integers = pa.types.is_integer(kind) and pa.types.is_integer(scalar.type)
     same = scalar.type.id == kind.id and _has_zone(scalar.type) == _has_zone(kind)
@@ -137,8 +132,7 @@ _INTEGERS = {str(kind): kind for kind in _CONVERTED.values() if pa.types.is_inte
 
 def _find_integer_type(element: ThriftStruct) -> pa.DataType | None:
     """Return the type of an INT32 or INT64 column that stores each value as one number."""
-    logical = element.logicalType
-    if logical is None and element.converted_type is None:
+    if (logical := element.logicalType) is None and element.converted_type is None:
         return pa.int32() if element.type == INT32 else pa.int64()
     if logical is None:
         return _CONVERTED.get(element.converted_type)

@@ -96,10 +96,8 @@ class LotLoader:
     def _choose_job(
         self, row_group: int, ranges: Ranges, tested_size: int, other_size: int
     ) -> Decrypt | None:
-        """Return what decrypts some rows of a row group; None if it is decrypted as a whole.
-
-        The sizes in bytes are those of the columns that the filter reads, and of the others.
-        """
+        """Return what decrypts some rows of a row group; None if it is decrypted as a whole."""
+        # The sizes in bytes are those of the columns that the filter reads, and of the others.
         if self.match is not None and self._is_worth_matching(tested_size, other_size):
             return partial(self._load_matching, self.match, row_group, ranges)
         if ranges == [(0, self.session.file.metadata.row_groups[row_group].num_rows)]:
@@ -144,11 +142,9 @@ class LotLoader:
     def _load_rows(
         self, row_group: int, ranges: Ranges, columns: Sequence[int] | None = None
     ) -> Loaded | pa.Table:
-        """Decrypt what holds some rows of a row group: single pages where they can be located.
-
-        If a page is not what its offset index says, the ranges are wrong too. Then all rows are
-        decrypted, which raises the error again if its cause is not the index.
-        """
+        """Decrypt what holds some rows of a row group: single pages where they can be located."""
+        # If a page is not what its offset index says, the ranges are wrong too. Then all rows are
+        # decrypted, which raises the error again if its cause is not the index.
         session = self.session
         plan = session.select(columns or self.leaves, [row_group])
         try:
@@ -161,11 +157,9 @@ class LotLoader:
             return session.decoder.decode_rows(everything, ranges)
 
     def _find_offset_indexes(self, row_group: int, plan: ReadPlan) -> dict[int, ThriftStruct]:
-        """Return the offset indexes of the columns whose pages can be read one by one.
-
-        The pages of a large chunk without an offset index are located by their headers, except in
-        a remote file, where each header takes a request.
-        """
+        """Return the offset indexes of the columns whose pages can be read one by one."""
+        # The pages of a large chunk without an offset index are located by their headers, except in
+        # a remote file, where each header takes a request.
         source, elements = self.session.file.source, self.session.file.elements
         rows = self.session.file.metadata.row_groups[row_group].num_rows
         fields = Counter(plan.leaves[c][0] for c in plan.footer_leaves)

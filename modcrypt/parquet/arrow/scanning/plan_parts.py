@@ -50,12 +50,10 @@ class PlanParts:
     def _read(self, part: Part, row_group: int, column: int) -> tuple[ThriftStruct | None, bytes]:
         """Return the struct of a part, and the bytes after it: a bloom filter's bitset."""
         place = self._plan.row_groups[row_group], self._plan.footer_leaves[column]
-        span = self._spans.get((part, *place))
-        if span is None:
+        if (span := self._spans.get((part, *place))) is None:
             return None, b""
         data = self._source.read_at(span.start, span.end - span.start)
-        cipher = self._plan.ciphers.get(place)
-        if cipher is not None:
+        if (cipher := self._plan.ciphers.get(place)) is not None:
             if is_in_clear(span, data):
                 return None, b""
             data = b"".join(open_part(cipher, span, data))

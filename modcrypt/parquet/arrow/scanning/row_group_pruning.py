@@ -77,14 +77,9 @@ class Parts(Protocol):
 
 
 def find_candidate_rows(
-    metadata: ThriftStruct,
-    row_filter: Filter,
-    parts: Parts,
-    *,
-    row_groups: Sequence[int],
-    partition: pc.Expression | None = None,
-    schema: pa.Schema | None = None,
-) -> dict[int, Ranges]:
+    metadata: ThriftStruct, row_filter: Filter, parts: Parts, *, row_groups: Sequence[int],
+    partition: pc.Expression | None = None, schema: pa.Schema | None = None,
+) -> dict[int, Ranges]:  # fmt: skip
     """Return the rows that may match a filter, for each row group that has any.
 
     Args:
@@ -100,8 +95,7 @@ def find_candidate_rows(
     if not row_filter.alternatives or not whole:
         return whole
     columns = _find_filter_columns(metadata, row_filter)
-    judge = _make_judge(metadata, columns, row_filter, partition, schema)
-    if judge is None:
+    if (judge := _make_judge(metadata, columns, row_filter, partition, schema)) is None:
         return whole
     chunks = {
         r: [_summarize_chunk(metadata.row_groups[r], column) for column in columns] for r in whole
@@ -197,16 +191,10 @@ def _counts_all_nulls(created_by: bytes, leaf: Leaf, element: ThriftStruct) -> b
 
 def _make_bare_chunk(leaf: Leaf, element: ThriftStruct) -> ThriftStruct:
     md = new(
-        "ColumnMetaData",
-        type=element.type,
-        encodings=[],
-        path_in_schema=leaf.names,
-        codec=0,
-        num_values=1,
-        total_uncompressed_size=0,
-        total_compressed_size=0,
+        "ColumnMetaData", type=element.type, encodings=[], path_in_schema=leaf.names, codec=0,
+        num_values=1, total_uncompressed_size=0, total_compressed_size=0,
         data_page_offset=len(MAGIC_PLAINTEXT),
-    )
+    )  # fmt: skip
     return new("ColumnChunk", file_offset=0, meta_data=md)
 
 
@@ -254,12 +242,9 @@ class _Judge:
 
 
 def _make_judge(
-    metadata: ThriftStruct,
-    columns: list[_Column],
-    row_filter: Filter,
-    partition: pc.Expression | None,
-    schema: pa.Schema | None,
-) -> _Judge | None:
+    metadata: ThriftStruct, columns: list[_Column], row_filter: Filter,
+    partition: pc.Expression | None, schema: pa.Schema | None,
+) -> _Judge | None:  # fmt: skip
     """Return the filter bound to the file's types; None if PyArrow cannot bind it."""
     frame = _make_frame(metadata, columns)
     try:
@@ -357,13 +342,9 @@ class _Pages:
 
 
 def _find_matching_rows(
-    metadata: ThriftStruct,
-    row_group: int,
-    columns: list[_Column],
-    known: list[ThriftStruct],
-    parts: Parts,
-    judge: _Judge,
-) -> Ranges:
+    metadata: ThriftStruct, row_group: int, columns: list[_Column], known: list[ThriftStruct],
+    parts: Parts, judge: _Judge,
+) -> Ranges:  # fmt: skip
     """Return the rows of a row group that may match, by its page indexes."""
     rows = metadata.row_groups[row_group].num_rows
     pages = [_read_pages(metadata, row_group, column, parts) for column in columns]
@@ -414,10 +395,8 @@ def _read_pages(
 def _summarize_pages(
     index: ThriftStruct, borders: list[int], column: _Column
 ) -> list[ThriftStruct]:
-    """Return a single-row chunk for each page, with its statistics from the column index.
-
-    A page about which the index contradicts itself has no statistics.
-    """
+    """Return a single-row chunk for each page, with its statistics from the column index."""
+    # A page about which the index contradicts itself has no statistics.
     out, counts = [], known_null_counts(index)
     agrees = null_pages_agree(index, [b - a for a, b in pairwise(borders)], column.leaf)
     for page, (start, stop) in enumerate(pairwise(borders)):

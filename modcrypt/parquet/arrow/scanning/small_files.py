@@ -20,11 +20,8 @@ from modcrypt.parquet.crypto.properties import FileDecryptionProperties
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.parquet.format.schema import leaves_of
 
-SMALL_FILE = 256 << 10
-"""Largest size in bytes of a file that is read with others."""
-
-_MOST_ROWS = 1 << 16
-"""Most rows that are read together; a quarter of them at most is of one file."""
+SMALL_FILE = 256 << 10  # largest size in bytes of a file that is read with others
+_MOST_ROWS = 1 << 16  # most rows that are read together; a quarter of them at most is of one file
 
 
 class SmallFiles:
