@@ -107,9 +107,11 @@ class ModcryptFileSystem(StackedFileSystem):
     protocol = "modcrypt"
 
     def __init__(
-        self, decryption: Decryption | None = None, encryption: EncryptionOf | None = None,
+        self,
+        decryption: Decryption | None = None,
+        encryption: EncryptionOf | None = None,
         **behind: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         encryption, decryption = _check_form(encryption), _check_form(decryption)
         if not (encryption is None or callable(encryption) or isinstance(encryption, KeySettings)):
             encryption = as_encryption(encryption)  # Settings are resolved for each file

@@ -54,10 +54,13 @@ files_options = combine_options(
 )
 in_place_option = shared_option("--in-place", help="Overwrite each SOURCE; omit DESTINATION.")
 batch_options = cloup.option_group(
-    "Folders", files_options, record_option, dry_run_option,
+    "Folders",
+    files_options,
+    record_option,
+    dry_run_option,
     shared_option("--fail-fast", rare=True, help="Start no more files after a failure."),
     spark_option,
-)  # fmt: skip
+)
 
 _OF_FOLDERS = {"glob", "jobs", "fail_fast", "drop_summaries"}
 
@@ -238,10 +241,13 @@ class Batch:
         texts = [text for value in self._parameters.values() for text in _iterate_texts(value)]
         report = ConversionReport(self._verb, options["dry_run"], options["as_json"], texts)
         how: dict[str, Any] = {
-            "verb": self._verb, "encryption": encryption, "decryption": decryption,
-            "change": Change(**self._kept, **changes), "overwrite": options["force"],
+            "verb": self._verb,
+            "encryption": encryption,
+            "decryption": decryption,
+            "change": Change(**self._kept, **changes),
+            "overwrite": options["force"],
             "dry_run": options["dry_run"],
-        }  # fmt: skip
+        }
         if self._master is not None:
             how |= {"hash_key": hash_key, "prove": self._prove}
             with nullcontext() if options["dry_run"] else self._hand_over():
@@ -260,10 +266,13 @@ class Batch:
             record = self._open_record()
             how["change"] = replace(how["change"], hash_key=hash_key)
             conversion = Conversion(
-                source=self._source, destination=self._destination, threads=options["threads"],
+                source=self._source,
+                destination=self._destination,
+                threads=options["threads"],
                 record=None if record is None else stack.enter_context(record),
-                proof=WrapProof(self._prove), **how,
-            )  # fmt: skip
+                proof=WrapProof(self._prove),
+                **how,
+            )
             if not (self._is_folder or record is not None or options["dry_run"]):
                 return self._run_single(conversion)
             for done in stack.enter_context(closing(self._convert_each(conversion))):

@@ -131,9 +131,12 @@ request_option = shared_option(
     "--request ID", help="Id of the request to erase, for the record beside modcrypt.toml."
 )
 prove_option = shared_option(
-    "--prove", rare=True, type=click.Choice(["first", "all"]), default="first",
+    "--prove",
+    rare=True,
+    type=click.Choice(["first", "all"]),
+    default="first",
     help="Prove the first new wrap (default) or all.",
-)  # fmt: skip
+)
 strict_option = shared_option(
     "--strict", help="Exit with 1 also if something was not authenticated."
 )

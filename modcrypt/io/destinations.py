@@ -85,9 +85,11 @@ def open_replacement(place: Place, stamp: Stamp | None) -> Iterator[Sink]:
 
 @contextlib.contextmanager
 def _check_and_record(
-    opened: AbstractContextManager[Sink], place: Place, records: Sequence[WriteRecord[Any]],
+    opened: AbstractContextManager[Sink],
+    place: Place,
+    records: Sequence[WriteRecord[Any]],
     check: Callable[[], object] | None,
-) -> Iterator[Sink]:  # fmt: skip
+) -> Iterator[Sink]:
     with opened as sink:
         hashing = HashingSink(sink) if records else None
         yield hashing or sink

@@ -76,9 +76,11 @@ class WriteRecord(Generic[T]):
     """
 
     def __init__(
-        self, folder: Any, describe: Callable[[HashingSink], T],
+        self,
+        folder: Any,
+        describe: Callable[[HashingSink], T],
         check: Callable[[str, Any, T | None], object] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.folder, self._describe, self.check = folder, describe, check
         self._lock = fork_safe(threading.Lock())
         self.changes: dict[str, T | None] = {}

@@ -76,11 +76,17 @@ class ConvertedFile:
     def fields(self) -> dict[str, Any]:
         """Return the result as values for JSON."""
         return {
-            "source": self.path, "destination": self.destination, "result": self.result,
-            "message": self.message, "module": self.module, "source_bytes": self.bytes_in,
-            "destination_bytes": self.bytes_out, "seconds": round(self.seconds, 6),
-            "proved": self.proved, **self.columns,
-        }  # fmt: skip
+            "source": self.path,
+            "destination": self.destination,
+            "result": self.result,
+            "message": self.message,
+            "module": self.module,
+            "source_bytes": self.bytes_in,
+            "destination_bytes": self.bytes_out,
+            "seconds": round(self.seconds, 6),
+            "proved": self.proved,
+            **self.columns,
+        }
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> ConvertedFile:
@@ -334,9 +340,12 @@ class Conversion:
 
     def _arguments(self, overwrite: bool) -> dict[str, Any]:
         return {
-            "filesystem": self.source.filesystem, "overwrite": overwrite, "threads": self.threads,
-            "progress": self.progress, "keep_unknown_fields": self.change.keep_unknown_fields,
-        }  # fmt: skip
+            "filesystem": self.source.filesystem,
+            "overwrite": overwrite,
+            "threads": self.threads,
+            "progress": self.progress,
+            "keep_unknown_fields": self.change.keep_unknown_fields,
+        }
 
     def _plan(self, source: Place) -> Mapping[str, Sequence[str]]:
         """Check by its footer that a file can be encrypted or decrypted; make no key."""

@@ -166,9 +166,11 @@ class FilesVerification:
     demands_prefix: bool = False  # whether the properties of any file do
 
     def finish(
-        self, jobs: int | None, progress: Callable[[int], None] | None,
+        self,
+        jobs: int | None,
+        progress: Callable[[int], None] | None,
         each: Callable[[str, Verification], object] | None,
-    ) -> list[CheckedFile]:  # fmt: skip
+    ) -> list[CheckedFile]:
         """Verify all files."""
         meter = Meter(lambda done, _files: None if progress is None else progress(done))
         self.progress = meter.progress

@@ -42,8 +42,12 @@ _CODES: tuple[tuple[type[ModcryptError], int], ...] = (
 _CODES_OF_OTHER_ERRORS = {"file": 2, "different": 2, "usage": 2, "internal": 70}
 
 _USAGE_OS_ERRORS = (
-    FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError,
-)  # fmt: skip
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 
 
 @dataclass(frozen=True, slots=True)

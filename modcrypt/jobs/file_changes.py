@@ -26,9 +26,11 @@ def replace_file(place: Place, source: Source, data: bytes, *, keep: int = 0) ->
 
 
 def update_store(
-    store: Place, read: Callable[[], dict[str, str] | None],
-    change: Callable[[dict[str, str]], Mapping[str, str] | None], check: Callable[[], object],
-) -> dict[str, str]:  # fmt: skip
+    store: Place,
+    read: Callable[[], dict[str, str] | None],
+    change: Callable[[dict[str, str]], Mapping[str, str] | None],
+    check: Callable[[], object],
+) -> dict[str, str]:
     """Replace external key material as a whole, or delete it with its last key.
 
     Return the old key material, which is empty if none exists. `read` returns None if no key

@@ -82,9 +82,12 @@ class KeyRewrapping:
         if self._what == "kek" and material.double_wrapping:
             kek = wrapper.get_writing_kek(new_id, wrapper.get_reading_kek(material).length)
             return replace(
-                material, master_key_id=new_id, wrapped_dek=kek.wrap(wrapper.unwrap(material)),
-                kek_id=kek.id, wrapped_kek=kek.wrapped,
-            )  # fmt: skip
+                material,
+                master_key_id=new_id,
+                wrapped_dek=kek.wrap(wrapper.unwrap(material)),
+                kek_id=kek.id,
+                wrapped_kek=kek.wrapped,
+            )
         return material.with_master_wrapped(self._rewrap_once(material, new_id), new_id)
 
     def _change_wrapping(self, material: KeyMaterial, new_id: str) -> KeyMaterial:
@@ -144,9 +147,11 @@ class KeyRewrapping:
 
     @hide_frames
     def check_data_keys(
-        self, source: Source, decryption: FileDecryptionProperties,
+        self,
+        source: Source,
+        decryption: FileDecryptionProperties,
         decode: Callable[[bytes], KeyMaterial],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Check that the unwrapped data keys open the footer, and the metadata of their columns."""
         footer, deks = list_key_metadata(source)[0][0], dict[bytes, Key]()
 

@@ -206,11 +206,14 @@ def _describe_key(
             storage = "recipients"
         return ScannedKey(file=place.listed_name, kind=kind, column=column, storage=storage)
     return ScannedKey(
-        file=place.listed_name, kind=kind, column=column, master_key_id=material.master_key_id,
+        file=place.listed_name,
+        kind=kind,
+        column=column,
+        master_key_id=material.master_key_id,
         version=parse_wrapped_version(material.master_wrapped),
         kek_id=None if material.kek_id is None else material.kek_id.hex(),
         storage="internal" if material.internal else "external",
-    )  # fmt: skip
+    )
 
 
 def parse_wrapped_version(wrapped: str) -> str | None:

@@ -25,9 +25,11 @@ Stamps: TypeAlias = Sequence[Sequence[int | str] | None]
 
 
 def has_unfinished_rotation(
-    record: str | os.PathLike[str], what: str, new_master_keys: Mapping[str, str],
+    record: str | os.PathLike[str],
+    what: str,
+    new_master_keys: Mapping[str, str],
     double_wrapping: bool | None = None,
-) -> bool:  # fmt: skip
+) -> bool:
     """Return whether a record contains an interrupted rotation."""
     done = read_record(record, rotation_fields(what, new_master_keys, double_wrapping))
     return any("ended" not in entry for entry in done.values())

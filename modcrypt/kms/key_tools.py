@@ -114,10 +114,13 @@ class KeyTools:
             ValueError: Neither the policy nor `kms` names a key service; or as `KeyTools`.
         """
         tools = cls(
-            find_service(kms, policy), kms_aad=policy.kms_aad or b"",
-            cache_lifetime_seconds=policy.cache_lifetime_seconds, audit=audit,
-            master_key_ids=master_key_ids, **options,
-        )  # fmt: skip
+            find_service(kms, policy),
+            kms_aad=policy.kms_aad or b"",
+            cache_lifetime_seconds=policy.cache_lifetime_seconds,
+            audit=audit,
+            master_key_ids=master_key_ids,
+            **options,
+        )
         tools._policy = policy
         return tools
 

@@ -69,9 +69,12 @@ def _parse_members(members: dict[str, Any]) -> KeyMaterial:
     if not is_wrapped_key(members["wrappedKEK"]):
         raise KeyMaterialError("wrappedKEK is not a wrapped key")
     return KeyMaterial(
-        is_footer_key=False, master_key_id=name, wrapped_dek=members["wrappedKeyMetadata"],
-        kek_id=kek_id, wrapped_kek=members["wrappedKEK"],
-    )  # fmt: skip
+        is_footer_key=False,
+        master_key_id=name,
+        wrapped_dek=members["wrappedKeyMetadata"],
+        kek_id=kek_id,
+        wrapped_kek=members["wrappedKEK"],
+    )
 
 
 def encode_wrapped_metadata(material: KeyMaterial) -> bytes:

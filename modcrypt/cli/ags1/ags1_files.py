@@ -75,9 +75,11 @@ class MetadataFile:
         self._written = True
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if not self._written:
             self._stack.__exit__(kind, error, trace)
         elif error is None:

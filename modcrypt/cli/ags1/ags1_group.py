@@ -243,11 +243,14 @@ def inspect(*, file: str, as_json: bool) -> None:
         summary = modcrypt.ags1.inspect_ags1(source)
     header = summary.encrypted_length - summary.plaintext_length - summary.overhead
     sizes = {
-        "block_length": summary.block_length, "blocks": summary.blocks,
-        "last_block_length": summary.last_block_length, "header_bytes": header,
-        "plaintext_bytes": summary.plaintext_length, "overhead_bytes": summary.overhead,
+        "block_length": summary.block_length,
+        "blocks": summary.blocks,
+        "last_block_length": summary.last_block_length,
+        "header_bytes": header,
+        "plaintext_bytes": summary.plaintext_length,
+        "overhead_bytes": summary.overhead,
         "encrypted_bytes": summary.encrypted_length,
-    }  # fmt: skip
+    }
     if as_json:
         print_json("ags1.inspect", {"file": file, **sizes, "authenticated": False})
     else:
@@ -258,9 +261,14 @@ def inspect(*, file: str, as_json: bool) -> None:
 
 
 _TITLES = (
-    "block length", "blocks", "length of the last", "header", "+ plaintext", "+ nonces and tags",
+    "block length",
+    "blocks",
+    "length of the last",
+    "header",
+    "+ plaintext",
+    "+ nonces and tags",
     "= encrypted length",
-)  # fmt: skip
+)
 
 
 # --- keys and lengths ----------------------------------------------------------------------------
@@ -359,9 +367,13 @@ def _convert(
         more = work(progress)
     seconds = time.perf_counter() - started
     result = {
-        "source": source, "destination": destination, "source_bytes": source_size,
-        "destination_bytes": _file_size(destination), "seconds": round(seconds, 6), **more,
-    }  # fmt: skip
+        "source": source,
+        "destination": destination,
+        "source_bytes": source_size,
+        "destination_bytes": _file_size(destination),
+        "seconds": round(seconds, 6),
+        **more,
+    }
     if as_json:
         print_json("ags1.file", result)
     return result
@@ -377,9 +389,11 @@ def _file_size(path: str) -> int | None:
 
 
 def _encrypt_stream(
-    source: str | IO[bytes], writer: modcrypt.ags1.Ags1Writer, progress: Progress | None,
+    source: str | IO[bytes],
+    writer: modcrypt.ags1.Ags1Writer,
+    progress: Progress | None,
     kept: MetadataFile | None,
-) -> None:  # fmt: skip
+) -> None:
     """Encrypt all of the source, and write the key metadata before the stream is complete."""
     from modcrypt.ags1.layout import encrypted_length
     from modcrypt.io.sources import open_stream

@@ -37,8 +37,11 @@ class ColumnKind:
     def fields(self) -> dict[str, Any]:
         """Return the fields for JSON."""
         return {
-            "column": self.path, "type": self.kind, "key": self.key, "master_key": self.master_key,
-        }  # fmt: skip
+            "column": self.path,
+            "type": self.kind,
+            "key": self.key,
+            "master_key": self.master_key,
+        }
 
 
 def columns_of(file: OpenFile) -> list[ColumnKind]:

@@ -187,10 +187,13 @@ def opening_arguments(options: dict[str, Any]) -> dict[str, Any]:
     return {
         "location_map": parse_location_map(options["location_map"]),
         "key_store": open_key_store(options["key_store"]),
-        "require_encrypted": not options["allow_plaintext"], "table_uuid": options["table_uuid"],
-        "at_least": options["at_least"], "master_key_ids": options["master_keys"] or None,
-        "signed_by": read_signers(options), "seal_at_least": options["seal_at_least"] or 1,
-    }  # fmt: skip
+        "require_encrypted": not options["allow_plaintext"],
+        "table_uuid": options["table_uuid"],
+        "at_least": options["at_least"],
+        "master_key_ids": options["master_keys"] or None,
+        "signed_by": read_signers(options),
+        "seal_at_least": options["seal_at_least"] or 1,
+    }
 
 
 def parse_location_map(mapped: Sequence[str]) -> dict[str, str]:

@@ -69,9 +69,11 @@ _INNER = ("fields", "element", "key", "value", "type")  # members of a type that
 
 
 def _differs(
-    listed: Sequence[Mapping[str, Any]], id_name: str, own: tuple[int, Any],
+    listed: Sequence[Mapping[str, Any]],
+    id_name: str,
+    own: tuple[int, Any],
     essence: Callable[[Any], Any],
-) -> bool:  # fmt: skip
+) -> bool:
     """Return whether metadata.json has another definition under an id; a missing one is none."""
     try:
         return any(

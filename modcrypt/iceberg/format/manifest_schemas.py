@@ -145,7 +145,10 @@ def entry_schema(partition: StructType) -> Schema:
           for field in _FILE_FIELDS)
     )  # fmt: skip
     return Schema(
-        _require(0, "status", _INT), _allow(1, "snapshot_id", _LONG),
-        _allow(3, "sequence_number", _LONG), _allow(4, "file_sequence_number", _LONG),
-        _require(2, "data_file", file), schema_id=0,
-    )  # fmt: skip
+        _require(0, "status", _INT),
+        _allow(1, "snapshot_id", _LONG),
+        _allow(3, "sequence_number", _LONG),
+        _allow(4, "file_sequence_number", _LONG),
+        _require(2, "data_file", file),
+        schema_id=0,
+    )

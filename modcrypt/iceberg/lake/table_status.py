@@ -54,9 +54,11 @@ def name_version(table: IcebergTable) -> str:
 
 
 def find_table_status(
-    declared: DeclaredTable, ages: KeyAges, judge: LeakJudge | None = None,
+    declared: DeclaredTable,
+    ages: KeyAges,
+    judge: LeakJudge | None = None,
     is_verified: Callable[[str], bool] = lambda _: False,
-) -> DatasetStatus:  # fmt: skip
+) -> DatasetStatus:
     """Return the status of a table; data files are not read.
 
     `judge` judges what compromised keys open; None if there are none. `is_verified` is the function

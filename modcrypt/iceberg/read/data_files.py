@@ -143,9 +143,11 @@ class ParquetDataFile:
     """
 
     def __init__(
-        self, native: Readable | None, plaintext: Callable[[], SeekableFile],
+        self,
+        native: Readable | None,
+        plaintext: Callable[[], SeekableFile],
         unchecked: Source | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._native, self._plaintext = native, plaintext
         self._pages = None if unchecked is None else UncheckedPages(unchecked)
         self._opened: tuple[Readable, pq.ParquetFile] | None = None

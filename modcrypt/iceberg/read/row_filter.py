@@ -318,9 +318,15 @@ def _separate_zeros(expression: ex.BooleanExpression) -> ex.BooleanExpression:
 
 
 _WITHOUT_NANS = (
-    ex.BoundEqualTo, ex.BoundGreaterThan, ex.BoundGreaterThanOrEqual, ex.BoundIn, ex.BoundIsNull,
-    ex.BoundLessThan, ex.BoundLessThanOrEqual, ex.BoundNotNull,
-)  # fmt: skip
+    ex.BoundEqualTo,
+    ex.BoundGreaterThan,
+    ex.BoundGreaterThanOrEqual,
+    ex.BoundIn,
+    ex.BoundIsNull,
+    ex.BoundLessThan,
+    ex.BoundLessThanOrEqual,
+    ex.BoundNotNull,
+)
 """Predicates that are false for NaN, or test only for null."""
 
 

@@ -200,9 +200,12 @@ def count_kms_calls(
     resolver = table.resolver
     client: Any = CountingClient(resolver.masters.client)
     fresh = KeyResolver(
-        client, resolver.store, master_key_ids=resolver.master_key_ids,
-        audit=resolver.masters.audit, proof=proof,
-    )  # fmt: skip
+        client,
+        resolver.store,
+        master_key_ids=resolver.master_key_ids,
+        audit=resolver.masters.audit,
+        proof=proof,
+    )
     return with_resolver(table, fresh), client
 
 

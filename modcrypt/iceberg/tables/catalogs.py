@@ -87,9 +87,11 @@ def load_table(
 
 
 def versions_of(
-    catalog: Any, identifier: Identifier, filesystem: Any = None,
+    catalog: Any,
+    identifier: Identifier,
+    filesystem: Any = None,
     location_map: Mapping[str, Any] | None = None,
-) -> CatalogVersions:  # fmt: skip
+) -> CatalogVersions:
     """Return the versions of a table in a pyiceberg catalog; for the arguments see `load_table`."""
     kind: type[CatalogVersions] = CatalogVersions
     if _is_rest(catalog):

@@ -200,9 +200,11 @@ def load(catalog: RestCatalog, identifier: Identifier) -> TableAnswer | None:
 
 
 def commit(
-    catalog: RestCatalog, identifier: Identifier, requirements: Sequence[Mapping[str, Any]],
+    catalog: RestCatalog,
+    identifier: Identifier,
+    requirements: Sequence[Mapping[str, Any]],
     updates: Sequence[Mapping[str, Any]],
-) -> TableAnswer:  # fmt: skip
+) -> TableAnswer:
     """Commit updates to a table; return its new version.
 
     Raises:

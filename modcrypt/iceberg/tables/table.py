@@ -401,9 +401,11 @@ def _expected_master_keys(
 
 
 def resolver_of(
-    kms: KmsClient | KeyTools | str, key_store: KeyStore | None,
-    master_key_ids: Collection[str] | None = None, subjects: SubjectKeys | None = None,
-) -> KeyResolver:  # fmt: skip
+    kms: KmsClient | KeyTools | str,
+    key_store: KeyStore | None,
+    master_key_ids: Collection[str] | None = None,
+    subjects: SubjectKeys | None = None,
+) -> KeyResolver:
     """Return a resolver of a table's keys; for the arguments see `open_table`.
 
     Raise ValueError if the key tools bind keys to an AAD, which Iceberg tables do not support.

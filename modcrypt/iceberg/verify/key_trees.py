@@ -170,10 +170,13 @@ def _tree_list(reached: ReachedList, current: Any) -> TreeList:
 
 def _tree_manifest(reached: ReachedManifest) -> TreeManifest:
     return TreeManifest(
-        kind=reached.kind, location=reached.location, size=reached.manifest.length,
-        encrypted=reached.encrypted, files=tuple(file.number for file in reached.files),
+        kind=reached.kind,
+        location=reached.location,
+        size=reached.manifest.length,
+        encrypted=reached.encrypted,
+        files=tuple(file.number for file in reached.files),
         error=None if reached.error is None else str(reached.error),
-    )  # fmt: skip
+    )
 
 
 def _tree_file(reached: ReachedFile) -> TreeFile:

@@ -301,10 +301,13 @@ def gather_key_facts(
     external = ExternalMaterial(place)
     own = [(name, _describe_key(key.metadata, key.key, external)) for name, key in columns.items()]
     return KeyFacts(
-        bool(footer.metadata.row_groups), tuple(leaves), tuple(plain),
-        _describe_key(footer.key_metadata, footer.footer_key, external), tuple(own),
+        bool(footer.metadata.row_groups),
+        tuple(leaves),
+        tuple(plain),
+        _describe_key(footer.key_metadata, footer.footer_key, external),
+        tuple(own),
         list_recipient_ids(footer.key_metadata or b""),
-    )  # fmt: skip
+    )
 
 
 def _describe_key(

@@ -158,15 +158,23 @@ class Proof(FactSheet):
     def summary(self) -> dict[str, Any]:
         """Return everything but the files as JSON values."""
         return {
-            "proof": "shredded", "ok": self.ok, "time": self.time, "version": self.version,
-            "criteria": self.criteria.fields(), "key_service": self.key_service,
+            "proof": "shredded",
+            "ok": self.ok,
+            "time": self.time,
+            "version": self.version,
+            "criteria": self.criteria.fields(),
+            "key_service": self.key_service,
             "files": sum(not file.leftover for file in self.files),
             "leftovers": sum(file.leftover for file in self.files),
-            "no_longer_readable": len(self.no_longer_readable), "refused": len(self.refused),
-            "still_readable": len(self.still_readable), "unknown": len(self.unknown),
-            "unseen": len(self.unseen), "unmet": list(self.unmet), "others": list(self.others),
+            "no_longer_readable": len(self.no_longer_readable),
+            "refused": len(self.refused),
+            "still_readable": len(self.still_readable),
+            "unknown": len(self.unknown),
+            "unseen": len(self.unseen),
+            "unmet": list(self.unmet),
+            "others": list(self.others),
             "limits": list(self.limits),
-        }  # fmt: skip
+        }
 
     def fields(self) -> dict[str, Any]:
         """Return the proof as JSON values: the summary, with all files as `files`."""
@@ -270,12 +278,15 @@ class Examination:
         tools = self.trial.tools
         refused = any(key.state == "refused" for file in files for key in file.keys)
         return Proof(
-            time=self._time, version=importlib.metadata.version("modcrypt"),
-            criteria=self.trial.wanted, key_service=None if tools is None else repr(tools.client),
-            files=files, unmet=self.trial.unmet,
+            time=self._time,
+            version=importlib.metadata.version("modcrypt"),
+            criteria=self.trial.wanted,
+            key_service=None if tools is None else repr(tools.client),
+            files=files,
+            unmet=self.trial.unmet,
             others=tuple(sorted([*self._others, *self.trial.traces.streams])),
             limits=(*LIMITS, REFUSALS) if refused else LIMITS,
-        )  # fmt: skip
+        )
 
     def _examine_surroundings(
         self, named: Sequence[Place], surroundings: Surroundings

@@ -312,9 +312,11 @@ class Trial:
         return bool(self.wanted.columns) or self.wanted.covers(material)
 
     def try_entries(
-        self, entries: Mapping[str, str], refusals: Refusals,
+        self,
+        entries: Mapping[str, str],
+        refusals: Refusals,
         select: Callable[[str, KeyMaterial], bool],
-    ) -> Iterator[KeyProof]:  # fmt: skip
+    ) -> Iterator[KeyProof]:
         """Yield the findings about selected and about damaged entries of key material."""
         for name, text in entries.items():
             try:

@@ -63,13 +63,16 @@ class ConversionReferences:
         if self.hash_key is not None:
             change = {**change, "hash_key": read_key(self.hash_key, "hash key")}
         return Conversion(
-            verb=self.verb, source=Folder(self.source, filesystem),
+            verb=self.verb,
+            source=Folder(self.source, filesystem),
             destination=None if self.destination is None else Folder(self.destination, filesystem),
             decryption=None if self.decryption is None else self.decryption.decryption(),
             encryption=None if self.encryption is None else self.encryption.encryption(),
-            change=Change(**change), overwrite=self.overwrite, dry_run=self.dry_run,
+            change=Change(**change),
+            overwrite=self.overwrite,
+            dry_run=self.dry_run,
             proof=WrapProof(self.prove),
-        )  # fmt: skip
+        )
 
     def fail(self, file: File, error: Exception) -> ConvertedFile:
         """Return the result of a file that failed, before the keys are opened."""

@@ -207,8 +207,11 @@ class AwsKms(UnpicklableClient):
             )
         name, algorithm = self._check_target(key_id), _SIGNING[scheme][0]
         request = {
-            "KeyId": name, "Message": message, "MessageType": "RAW", "SigningAlgorithm": algorithm,
-        }  # fmt: skip
+            "KeyId": name,
+            "Message": message,
+            "MessageType": "RAW",
+            "SigningAlgorithm": algorithm,
+        }
         answer = self._kms.request("sign", request, key_id, kind="signing key")
         signature: bytes = require_member(answer, "Signature", bytes)
         return signature

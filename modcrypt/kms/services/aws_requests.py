@@ -44,16 +44,29 @@ _NOT_FOUND = {"NotFoundException", "NotFound", "InvalidArnException", "InvalidAl
 _DISABLED = {"DisabledException", "KMSInvalidStateException"}
 _MATERIAL = {"InvalidCiphertextException", "IncorrectKeyException"}
 _DENIED = {
-    "AccessDenied", "AccessDeniedException", "ExpiredToken", "ExpiredTokenException",
-    "IncompleteSignature", "InvalidClientTokenId", "InvalidSignatureException",
-    "MissingAuthenticationToken", "MissingAuthenticationTokenException", "NotAuthorized",
-    "OptInRequired", "SignatureDoesNotMatch", "UnrecognizedClientException",
-}  # fmt: skip
+    "AccessDenied",
+    "AccessDeniedException",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "NotAuthorized",
+    "OptInRequired",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+}
 _UNAVAILABLE = {
-    "DependencyTimeoutException", "KMSInternalException", "KeyUnavailableException",
-    "RequestTimeout", "RequestTimeoutException", "ServiceUnavailable",
+    "DependencyTimeoutException",
+    "KMSInternalException",
+    "KeyUnavailableException",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "ServiceUnavailable",
     "ServiceUnavailableException",
-}  # fmt: skip
+}
 _THROTTLED = {  # as botocore's retries, with all codes that begin with Throttl
     "LimitExceededException",
     "RequestLimitExceeded",
@@ -65,10 +78,14 @@ _THROTTLED = {  # as botocore's retries, with all codes that begin with Throttl
 _CODE = re.compile(r"[A-Za-z]{1,60}", re.ASCII)
 
 _NO_CREDENTIALS = (
-    aws_errors.NoCredentialsError, aws_errors.PartialCredentialsError,
-    aws_errors.CredentialRetrievalError, aws_errors.RefreshWithMFAUnsupportedError,
-    aws_errors.SSOError, aws_errors.TokenRetrievalError, aws_errors.NoAuthTokenError,
-)  # fmt: skip
+    aws_errors.NoCredentialsError,
+    aws_errors.PartialCredentialsError,
+    aws_errors.CredentialRetrievalError,
+    aws_errors.RefreshWithMFAUnsupportedError,
+    aws_errors.SSOError,
+    aws_errors.TokenRetrievalError,
+    aws_errors.NoAuthTokenError,
+)
 
 
 class IncorrectKeyError(KeyMaterialError):

@@ -35,18 +35,31 @@ MAX_PIN = 255
 """Length limit of a PIN from a file, in bytes."""
 
 _DENIED = (
-    token_errors.PinIncorrect, token_errors.PinInvalid, token_errors.PinLenRange,
-    token_errors.PinExpired, token_errors.PinLocked, token_errors.UserPinNotInitialized,
-    token_errors.AnotherUserAlreadyLoggedIn, token_errors.UserTooManyTypes,
+    token_errors.PinIncorrect,
+    token_errors.PinInvalid,
+    token_errors.PinLenRange,
+    token_errors.PinExpired,
+    token_errors.PinLocked,
+    token_errors.UserPinNotInitialized,
+    token_errors.AnotherUserAlreadyLoggedIn,
+    token_errors.UserTooManyTypes,
     token_errors.FunctionRejected,
-)  # fmt: skip
+)
 _UNAVAILABLE = (
-    token_errors.DeviceError, token_errors.DeviceMemory, token_errors.DeviceRemoved,
-    token_errors.FunctionFailed, token_errors.GeneralError, token_errors.HostMemory,
-    token_errors.SessionClosed, token_errors.SessionCount, token_errors.SessionHandleInvalid,
-    token_errors.SlotIDInvalid, token_errors.TokenNotPresent, token_errors.TokenNotRecognised,
+    token_errors.DeviceError,
+    token_errors.DeviceMemory,
+    token_errors.DeviceRemoved,
+    token_errors.FunctionFailed,
+    token_errors.GeneralError,
+    token_errors.HostMemory,
+    token_errors.SessionClosed,
+    token_errors.SessionCount,
+    token_errors.SessionHandleInvalid,
+    token_errors.SlotIDInvalid,
+    token_errors.TokenNotPresent,
+    token_errors.TokenNotRecognised,
     token_errors.UserNotLoggedIn,
-)  # fmt: skip
+)
 
 
 class TokenSessions:

@@ -47,9 +47,12 @@ def parse_pkcs11_uri(uri: str) -> Pkcs11Uri:
     if "id" in values and "object" not in values:
         raise ValueError("PKCS#11 URI: id requires object, because labels identify master keys")
     return Pkcs11Uri(
-        token=_parse_token_traits(text), object=text.get("object"), id=values.get("id"),
-        module=text.get("module-path"), pin_source=text.get("pin-source"),
-    )  # fmt: skip
+        token=_parse_token_traits(text),
+        object=text.get("object"),
+        id=values.get("id"),
+        module=text.get("module-path"),
+        pin_source=text.get("pin-source"),
+    )
 
 
 def _parse_token_traits(text: Mapping[str, str]) -> dict[str, str | bytes | int]:

@@ -285,11 +285,14 @@ def _make_conversion(
     encryption = policies.writing(policies.policy(path, columns))
     return Conversion(
         verb="encrypt" if decryption is None else "mask" if erased else "rekey",
-        source=source or policies.root, destination=None if source is None else policies.root,
-        decryption=decryption, encryption=replace(encryption, erased=erased),
-        change=Change(null=erased), renew=planned.action == "renew" or bool(erased),
+        source=source or policies.root,
+        destination=None if source is None else policies.root,
+        decryption=decryption,
+        encryption=replace(encryption, erased=erased),
+        change=Change(null=erased),
+        renew=planned.action == "renew" or bool(erased),
         proof=run.proof,
-    )  # fmt: skip
+    )
 
 
 def refuse_file(planned: PlannedChange) -> AppliedFile:

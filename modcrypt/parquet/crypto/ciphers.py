@@ -100,9 +100,17 @@ class ChunkCipher:
     """The ciphers and AADs of one encrypted column chunk."""
 
     __slots__ = (
-        "_aads", "column", "file", "header", "key", "level_facts", "page", "path", "row_group",
+        "_aads",
+        "column",
+        "file",
+        "header",
+        "key",
+        "level_facts",
+        "page",
+        "path",
+        "row_group",
         "tag_hint",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, file: FileCipher, key: Key, row_group: int, column: int, path: str, hint: str = "",

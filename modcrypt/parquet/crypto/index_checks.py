@@ -347,9 +347,11 @@ def _bound_faults(
 
 
 def _chunk_bound_faults(
-    bounds: list[tuple[bytes, bytes]], known: list[tuple[Any, Any]], statistics: ThriftStruct,
+    bounds: list[tuple[bytes, bytes]],
+    known: list[tuple[Any, Any]],
+    statistics: ThriftStruct,
     read: Callable[[bytes], Any],
-) -> Iterator[str]:  # fmt: skip
+) -> Iterator[str]:
     """Yield the contradictions between the pages' bounds and the chunk's, unless shortened."""
     low, high = statistics.min_value, statistics.max_value
     if low is None or high is None:

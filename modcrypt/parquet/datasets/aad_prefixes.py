@@ -75,9 +75,11 @@ def check_expected_parts(template: str | None, expected: int | None) -> None:
 
 
 def find_parts(
-    files: Sequence[tuple[str, FileDecryptionProperties]], filesystem: Any, template: str,
+    files: Sequence[tuple[str, FileDecryptionProperties]],
+    filesystem: Any,
+    template: str,
     expected: int | None,
-) -> dict[str, tuple[bytes, FileIdentity]]:  # fmt: skip
+) -> dict[str, tuple[bytes, FileIdentity]]:
     """Return the AAD prefix that each file of a dataset must have, and the version that has it.
 
     Raises:

@@ -28,9 +28,17 @@ class SchemaElement(OwnStruct):
     def _list_fields(self) -> list[Any]:
         """Return the stored values of the fields, in the order of their ids."""
         return [
-            self.type, self.type_length, self.repetition_type, self.name, self.num_children,
-            self.converted_type, self.scale, self.precision, self.field_id, self.logicalType,
-        ]  # fmt: skip
+            self.type,
+            self.type_length,
+            self.repetition_type,
+            self.name,
+            self.num_children,
+            self.converted_type,
+            self.scale,
+            self.precision,
+            self.field_id,
+            self.logicalType,
+        ]
 
     def _with_fields(self, values: list[Any]) -> SchemaElement:
         """Return another struct of the class, with these stored values."""
@@ -108,12 +116,24 @@ class ColumnMetaData(OwnStruct):
     def _list_fields(self) -> list[Any]:
         """Return the stored values of the fields, in the order of their ids."""
         return [
-            self.type, self.encodings, self.path_in_schema, self.codec, self.num_values,
-            self.total_uncompressed_size, self.total_compressed_size, self.key_value_metadata,
-            self.data_page_offset, self.index_page_offset, self.dictionary_page_offset,
-            self._statistics, self.encoding_stats, self.bloom_filter_offset,
-            self.bloom_filter_length, self._size_statistics, self._geospatial_statistics,
-        ]  # fmt: skip
+            self.type,
+            self.encodings,
+            self.path_in_schema,
+            self.codec,
+            self.num_values,
+            self.total_uncompressed_size,
+            self.total_compressed_size,
+            self.key_value_metadata,
+            self.data_page_offset,
+            self.index_page_offset,
+            self.dictionary_page_offset,
+            self._statistics,
+            self.encoding_stats,
+            self.bloom_filter_offset,
+            self.bloom_filter_length,
+            self._size_statistics,
+            self._geospatial_statistics,
+        ]
 
     def _with_fields(self, values: list[Any]) -> ColumnMetaData:
         """Return another struct of the class, with these stored values."""
@@ -205,10 +225,16 @@ class ColumnChunk(OwnStruct):
     def _list_fields(self) -> list[Any]:
         """Return the stored values of the fields, in the order of their ids."""
         return [
-            self.file_path, self.file_offset, self._meta_data, self.offset_index_offset,
-            self.offset_index_length, self.column_index_offset, self.column_index_length,
-            self.crypto_metadata, self.encrypted_column_metadata,
-        ]  # fmt: skip
+            self.file_path,
+            self.file_offset,
+            self._meta_data,
+            self.offset_index_offset,
+            self.offset_index_length,
+            self.column_index_offset,
+            self.column_index_length,
+            self.crypto_metadata,
+            self.encrypted_column_metadata,
+        ]
 
     def _with_fields(self, values: list[Any]) -> ColumnChunk:
         """Return another struct of the class, with these stored values."""

@@ -184,13 +184,16 @@ def write_to_dataset(
         raise ValueError("partitioning_flavor needs names of columns in partitioning; remove it")
     where, filesystem = map_source(root_path), map_filesystem(filesystem, root_path)
     paths = write_dataset(
-        table if schema is None else table.cast(schema), where, encryption,
+        table if schema is None else table.cast(schema),
+        where,
+        encryption,
         partitioning=partition_cols or partitioning,
         basename_template=basename_template or f"{secrets.token_hex(16)}-{{i}}.parquet",
         existing_data_behavior=existing_data_behavior or "overwrite_or_ignore",
-        filesystem=filesystem, threads=1 if use_threads is False else None,
+        filesystem=filesystem,
+        threads=1 if use_threads is False else None,
         **{name: value for name, value in options.items() if name not in _IRRELEVANT},
-    )  # fmt: skip
+    )
     if file_visitor is not None:
         folder = Place(*locate(where, filesystem))
         for place in map(folder.below, paths):

@@ -71,9 +71,12 @@ def mask_chunk(
     rows = pa.Table.from_arrays([masked], schema=pa.schema([field]))
     out = io.BytesIO()
     pq.write_table(
-        rows, out, compression=_CODECS.get(md.codec, "zstd"), row_group_size=rows.num_rows or None,
+        rows,
+        out,
+        compression=_CODECS.get(md.codec, "zstd"),
+        row_group_size=rows.num_rows or None,
         store_schema=False,
-    )  # fmt: skip
+    )
     source = MemorySource(out.getvalue(), name)
     if mask.keeps_type:
         _check_type(source, file, column)

@@ -118,6 +118,9 @@ def take_signature(metadata: ThriftStruct, data: bytes, end: int) -> SignatureBl
     set_extension(metadata, other or None)
     return SignatureBlock(
         entries=view[start : start + lists],
-        signature=content[start + lists : start + lists + size], scheme=scheme, key_id=key_id,
-        before=memoryview(data)[: end - len(field)], other=other,
-    )  # fmt: skip
+        signature=content[start + lists : start + lists + size],
+        scheme=scheme,
+        key_id=key_id,
+        before=memoryview(data)[: end - len(field)],
+        other=other,
+    )

@@ -272,9 +272,11 @@ class _Check:
             self.report.add_fault("format", message, span.start, span.end, module, severity)
 
     def _compare_with_pages(
-        self, facts: PageFacts | None, offset_index: ThriftStruct | None,
+        self,
+        facts: PageFacts | None,
+        offset_index: ThriftStruct | None,
         column_index: ThriftStruct | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Compare column metadata and indexes with the pages, if all pages are known."""
         chunk, md = self.chunk, self.chunk.metadata
         pages = self.spans.get(_PAGES)

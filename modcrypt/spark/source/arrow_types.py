@@ -162,8 +162,12 @@ def _check_writable_type(kind: DataType, where: str) -> None:
 
 
 _UNSUPPORTED = (
-    VariantType, GeometryType, GeographyType, CalendarIntervalType, YearMonthIntervalType,
-)  # fmt: skip
+    VariantType,
+    GeometryType,
+    GeographyType,
+    CalendarIntervalType,
+    YearMonthIntervalType,
+)
 
 
 def check_types(here: pa.Schema, there: pa.Schema) -> None:

@@ -296,9 +296,12 @@ def _read_batches(file: ParquetFile, piece: Piece, table: _Table) -> Iterator[pa
     columns = table.find_columns(file, frozenset(piece.values))
     if columns.names:
         batches = file.iter_batches(
-            BATCH_ROWS, columns=columns.names, row_groups=range(first, after),
-            filters=columns.file_filter, use_threads=False,
-        )  # fmt: skip
+            BATCH_ROWS,
+            columns=columns.names,
+            row_groups=range(first, after),
+            filters=columns.file_filter,
+            use_threads=False,
+        )
     else:
         batches = _make_empty_rows(file, first, after)
     yield from columns.finish(batches, piece, table.schema)

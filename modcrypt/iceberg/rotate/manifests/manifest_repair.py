@@ -146,10 +146,13 @@ class _Plan:
     def report(self, table: IcebergTable) -> RepairedManifests:
         """Return the result without any change."""
         return RepairedManifests(
-            table=table, manifests=tuple(self.entries), files=sum(map(len, self.entries.values())),
-            untrusted=tuple(self.reasons), reasons=tuple(self.reasons.values()),
+            table=table,
+            manifests=tuple(self.entries),
+            files=sum(map(len, self.entries.values())),
+            untrusted=tuple(self.reasons),
+            reasons=tuple(self.reasons.values()),
             older_snapshots=self.older,
-        )  # fmt: skip
+        )
 
 
 def _older_snapshots(table: IcebergTable, vouching: Vouching) -> tuple[int, ...]:

@@ -254,9 +254,11 @@ class Rewrapping:
 
 
 def _fetch_singles(
-    resolver: KeyResolver, within: KeyManifests, manifests: Iterable[ManifestFile],
+    resolver: KeyResolver,
+    within: KeyManifests,
+    manifests: Iterable[ManifestFile],
     exchange: Exchange,
-) -> None:  # fmt: skip
+) -> None:
     """Have the data keys moved together that the master key wraps in manifests."""
     by_master: dict[str, list[bytes]] = {}
     for manifest in manifests:

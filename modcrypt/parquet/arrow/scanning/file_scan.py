@@ -466,10 +466,13 @@ class Scan:
                 for r in plan.row_groups
             ]
             candidates = find_candidate_rows(
-                metadata, self._filter, PlanParts(self._session.file.source, judged),
-                row_groups=range(len(plan.row_groups)), partition=request.partition,
+                metadata,
+                self._filter,
+                PlanParts(self._session.file.source, judged),
+                row_groups=range(len(plan.row_groups)),
+                partition=request.partition,
                 schema=self.schema,
-            )  # fmt: skip
+            )
         return {plan.row_groups[i]: ranges for i, ranges in candidates.items()}
 
     def _make_memory_fragments(self, rows: pa.Table) -> list[ds.Fragment]:

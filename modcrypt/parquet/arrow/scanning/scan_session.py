@@ -103,9 +103,11 @@ class Session:
         )  # fmt: skip
 
     def select(
-        self, columns: Sequence[int] | None, row_groups: Sequence[int] | None,
+        self,
+        columns: Sequence[int] | None,
+        row_groups: Sequence[int] | None,
         opened: Sequence[int] | None = None,
-    ) -> ReadPlan:  # fmt: skip
+    ) -> ReadPlan:
         """Return a plan that omits missing parts of groups, which PyArrow fills."""
         with self.lock:
             return self.file.select(columns, row_groups, partial_groups=True, opened=opened)
