@@ -74,8 +74,6 @@ from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.proof import WrapProof
 from modcrypt.runtime.fork_safety import cached_property
 
-# --- what is to be done --------------------------------------------------------------------------
-
 
 class _Slot(NamedTuple):
     """The key by which old KEKs are grouped: one new KEK replaces all KEKs of a slot."""
@@ -207,9 +205,6 @@ class _RotationPlan:
         )  # fmt: skip
 
 
-# --- doing it ------------------------------------------------------------------------------------
-
-
 @dataclass
 class KekRotation:
     """The making of the next version; a retry of the commit reuses what is already made.
@@ -287,8 +282,6 @@ class KekRotation:
             self.planned = _RotationPlan.of(table, self.opened)
         return self.planned
 
-    # --- keys -----------------------------------------------------------------------------------
-
     def _make_keks(self, table: IcebergTable, since: int) -> None:
         left = [slot for slot in self.planned.slots if slot not in self.made]
         for in_table in (True, False):
@@ -356,8 +349,6 @@ class KekRotation:
         )
         resolver.fetch_keys((*exchange.old.values(), *exchange.new.values()))
         return exchange
-
-    # --- snapshots ------------------------------------------------------------------------------
 
     def _snapshot_document(self, snapshot: Snapshot) -> Mapping[str, Any]:
         if snapshot.manifest_list not in self.planned.changed_lists:

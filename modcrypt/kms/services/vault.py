@@ -125,8 +125,6 @@ class VaultKms(UnpicklableClient):
     def __repr__(self) -> str:
         return f"VaultKms({self._engine})"
 
-    # --- methods of `KmsClient` ------------------------------------------------------------------
-
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
         """Wrap a key under the newest version, as `KmsClient.wrap`; never create a master key."""
@@ -226,8 +224,6 @@ class VaultKms(UnpicklableClient):
             self._newest[master_key_id] = newest, time.monotonic() + VERSION_LIFETIME
         return None if newest is None else version >= newest
 
-    # --- signing ---------------------------------------------------------------------------------
-
     def find_signer(self, key_id: str) -> ServiceSigner:
         """Return the newest version of an ed25519 key, which signs; see `client.find_signer`."""
         if (data := self._read(key_id, "signing key")) is None:
@@ -257,8 +253,6 @@ class VaultKms(UnpicklableClient):
         if not text.startswith(prefix):
             raise self._transit.make_answer_error()
         return self._transit.decode_base64(text.removeprefix(prefix))
-
-    # --- methods of `KeyAdmin` -------------------------------------------------------------------
 
     def create_key(self, master_key_id: str) -> MasterKey:
         """Create a master key (aes256-gcm96), a derived one if the URI specifies it.
@@ -359,8 +353,6 @@ class VaultKms(UnpicklableClient):
             if type(number) is not int or not least <= number <= MAX_VERSIONS:
                 raise self._transit.make_answer_error()
         return data
-
-    # --- derived keys ----------------------------------------------------------------------------
 
     def _bind_aad(self, master_key_id: str, aad: bytes) -> dict[str, str]:
         """Return the members of a request that bind a key to AAD."""

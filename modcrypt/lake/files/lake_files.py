@@ -204,9 +204,6 @@ def _describe_file(place: Place) -> LakeFile:
     return LakeFile(place.name, info.size or 0, text, place.modified())
 
 
-# --- local folders -------------------------------------------------------------------------------
-
-
 def make_stamp(status: os.stat_result, beside: os.stat_result | None = None) -> str:
     """Return the stamp of a local file and of the external key material beside it.
 
@@ -315,9 +312,6 @@ class _LocalListing:
             return True
         self._linked.append(real)
         return False
-
-
-# --- stores --------------------------------------------------------------------------------------
 
 
 class _StoreListing:
