@@ -89,11 +89,9 @@ class _Slot(NamedTuple):
 
     @classmethod
     def of_lists(cls, key: IcebergKey, in_table: bool) -> _Slot:
-        """Return the slot of a KEK that encrypts keys of manifest lists.
-
-        Iceberg's Java uses any KEK for these. They are moved away from KEKs that are for some
-        files: otherwise shredding such a KEK would lose snapshots.
-        """
+        """Return the slot of a KEK that encrypts keys of manifest lists."""
+        # Iceberg's Java uses any KEK for these. They are moved away from KEKs that are for some
+        # files: otherwise shredding such a KEK would lose snapshots.
         return cls("" if encrypts_files(key) else key.scope, in_table)
 
     @classmethod
