@@ -50,12 +50,8 @@ from modcrypt.kms.services.vault_location import (
     make_token_source,
     parse_location,
 )
-from modcrypt.kms.services.vault_requests import (
-    ContextMissingError,
-    TransitRequests,
-    encode_base64,
-    parse_version,
-)
+from modcrypt.kms.services.vault_requests import ContextMissingError, TransitRequests, parse_version
+from modcrypt.pkmt1.strict_json import encode_base64
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_BATCH = 200
