@@ -97,10 +97,8 @@ class ErasedFiles:
         return bool(erasures.find(path) or erasures.find_columns(path, [column]))
 
     def has_erased_columns(self, place: Place) -> bool:
-        """Return whether columns of a file are erased, and may be left out; log a warning.
-
-        Then the keys of all other columns can be retrieved, so that nothing else is missing.
-        """
+        """Return whether columns of a file are erased, and may be left out; log a warning."""
+        # Then the keys of all other columns can be retrieved, so that nothing else is missing.
         policies = self.policies
         path, erasures = policies.path_of(place), policies.dataset.erasures
         if self.on_erased == "raise" or not erasures.names(path) or erasures.find(path):

@@ -145,11 +145,9 @@ class ExpectedMasks:
 
 
 def masks_of(file: OpenFile, expected: MaskNote | None = None) -> MaskNote:
-    """Return the masks that a file notes, limited to `expected`, if its statistics agree.
-
-    Other tools copy key-value metadata to files with other values; the note alone would make such
-    files look masked.
-    """
+    """Return the masks that a file notes, limited to `expected`, if its statistics agree."""
+    # Other tools copy key-value metadata to files with other values; the note alone would make such
+    # files look masked.
     try:
         note = read_note(file.metadata)
     except FormatError:

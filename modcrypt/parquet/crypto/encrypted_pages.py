@@ -342,11 +342,9 @@ def open_and_check_crc(encrypted: EncryptedPage) -> memoryview:
 
 
 def check_crc(encrypted: EncryptedPage) -> None:
-    """Raise ChecksumError if the CRC of a page under CTR does not match its stored bytes.
-
-    Under CTR, the CRC is the only means to detect damage. It does not authenticate: an attacker
-    can alter a page without changing its CRC.
-    """
+    """Raise ChecksumError if the CRC of a page under CTR does not match its stored bytes."""
+    # Under CTR, the CRC is the only means to detect damage. It does not authenticate: an attacker
+    # can alter a page without changing its CRC.
     page, body, crc = encrypted.page, encrypted.body, encrypted.header.crc
     if page.cipher.page.overhead != GCM_OVERHEAD and zlib.crc32(body) != crc:
         raise ChecksumError(f"{page.id()}: the CRC in its header does not match its stored bytes")
