@@ -77,14 +77,7 @@ class Page:
 
 
 class EncryptedPage:
-    """A page whose header is decrypted and whose encrypted body lies in the window.
-
-    Attributes:
-        position: Where it starts in the file.
-        body: View of the encrypted body, perhaps preceded by plaintext levels.
-        aad: AAD of the body.
-        total: Size of both modules in bytes.
-    """
+    """A page whose header is decrypted and whose encrypted body lies in the window."""
 
     __slots__ = ("aad", "body", "header", "page", "position", "total")
 
@@ -93,11 +86,12 @@ class EncryptedPage:
         total: i64,
     ) -> None:  # fmt: skip
         self.page: Page = page
-        self.position: i64 = position
+        self.position: i64 = position  # where it starts in the file
         self.header: PageHeader = header
+        # View of the encrypted body, perhaps preceded by plaintext levels.
         self.body: memoryview = body
-        self.aad: bytes = aad
-        self.total: i64 = total
+        self.aad: bytes = aad  # AAD of the body
+        self.total: i64 = total  # size of both modules in bytes
 
 
 _NO_BODY: Final = memoryview(b"")
