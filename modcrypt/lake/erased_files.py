@@ -70,8 +70,7 @@ class ErasedFiles:
         erasures = self.policies.dataset.erasures
         if not erasures.statements:
             return set()
-        found = {place.path for place in places if self.is_erased(place)}
-        if found:
+        if found := {place.path for place in places if self.is_erased(place)}:
             count = format_count(len(found), "file")
             LOGGER.warning("%s: %s left out as erased", self.policies.dataset.name, count)
         return found

@@ -127,8 +127,7 @@ def _check_others(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
 
 def _update_properties(old: TableMetadata, new: TableMetadata) -> Iterator[Update]:
     before, after = old.properties, new.properties
-    changed = {name: text for name, text in after.items() if before.get(name) != text}
-    if changed:
+    if changed := {name: text for name, text in after.items() if before.get(name) != text}:
         yield {"action": "set-properties", "updates": changed}
     if removed := sorted(before.keys() - after.keys()):
         yield {"action": "remove-properties", "removals": removed}
