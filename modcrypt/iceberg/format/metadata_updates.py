@@ -127,7 +127,8 @@ def _check_others(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
 
 def _update_properties(old: TableMetadata, new: TableMetadata) -> Iterator[Update]:
     before, after = old.properties, new.properties
-    if changed := {name: text for name, text in after.items() if before.get(name) != text}:
+    changed = {name: text for name, text in after.items() if before.get(name) != text}
+    if changed:
         yield {"action": "set-properties", "updates": changed}
     if removed := sorted(before.keys() - after.keys()):
         yield {"action": "remove-properties", "removals": removed}
