@@ -172,8 +172,7 @@ def inspect_ags1(source: SourceLike, *, filesystem: Any = None) -> Ags1Summary:
     """
     with open_stream(source, filesystem=filesystem) as stream:
         block_length = parse_header(_read_header(stream), stream.name)
-        size = stream.size
-        if size is None:  # the end of a pipe is only found by reading it
+        if (size := stream.size) is None:  # the end of a pipe is only found by reading it
             size, buffer = HEADER_SIZE, memoryview(bytearray(_LOT_BYTES))
             while count := stream.readinto(buffer):
                 size += count

@@ -129,21 +129,17 @@ class Ags1FileSystem(StackedFileSystem):
         self, path: str, mode: str = "rb", block_size: int | None = None,
         cache_options: dict[str, Any] | None = None, compression: str | None = None, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """Open a file; raise ValueError for `compression` in writing.
-
-        fsspec would close only the compressor, so the file below would be abandoned; `fsspec.open`
-        and pandas close both.
-        """
+        """Open a file; raise ValueError for `compression` in writing."""
+        # fsspec would close only the compressor, so the file below would be abandoned;
+        # `fsspec.open` and pandas close both.
         if "r" not in mode and compression is not None:
             raise ValueError("to write with compression, use fsspec.open(…, compression=…)")
         return super().open(path, mode, block_size, cache_options, compression, **kwargs)
 
     def isfile(self, path: str) -> bool:
-        """Return whether the path is a file or is being written by this file system.
-
-        DuckDB removes the output of a failed COPY only if it is a file, and does so before another
-        of its threads closes it.
-        """
+        """Return whether the path is a file or is being written by this file system."""
+        # DuckDB removes the output of a failed COPY only if it is a file, and does so before
+        # another of its threads closes it.
         return self._is_being_written(self._target_path(path)) or super().isfile(path)
 
     def _is_being_written(self, path: str) -> bool:

@@ -196,8 +196,7 @@ class Ags1Reader(SeekableFile):
         # `crossed` is needed at once: this thread opens it, or it was opened ahead.
         stop = min(crossed + 1 + count, self._layout.blocks)
         wanted = [n for n in range(crossed + 1, stop) if n not in self._ahead]
-        wanted = [n for n in wanted if not self._cache.has(n)]
-        if wanted:
+        if wanted := [n for n in wanted if not self._cache.has(n)]:
             for lot in self._lots(wanted[0], wanted[-1] + 1):
                 future = self._workers.threads.submit(self._load, lot)
                 self._ahead.update(dict.fromkeys(lot, future))

@@ -44,8 +44,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.settings import Settings
 
 
-# --- options -------------------------------------------------------------------------------------
-
 files_options = combine_options(
     shared_option(
         "--glob PATTERN", rare=True, help='Process only files that match, like "*.parquet".'
@@ -401,8 +399,6 @@ def _iterate_texts(value: object) -> Iterator[str]:
         for item in value:
             yield from _iterate_texts(item)
 
-
-# --- options that distinguish the runs in a record ---
 
 # Parameters that do not change the resulting files.
 _NOT_RECORDED = {

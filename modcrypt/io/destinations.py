@@ -66,11 +66,9 @@ def open_sink_at(
 
 @contextlib.contextmanager
 def open_replacement(place: Place, stamp: Stamp | None) -> Iterator[Sink]:
-    """Open a sink whose file replaces the one with this stamp; raise OSError if it has changed.
-
-    A lock keeps other replacements out from the last look at the file until it is replaced:
-    otherwise a rotation could bring back keys that were shredded at the same time.
-    """
+    """Open a sink whose file replaces the one with this stamp; raise OSError if it has changed."""
+    # A lock keeps other replacements out from the last look at the file until it is replaced:
+    # otherwise a rotation could bring back keys that were shredded at the same time.
     with contextlib.ExitStack() as locks:
         lock_once = functools.cache(lambda: locks.enter_context(place.resolve().lock()))
 

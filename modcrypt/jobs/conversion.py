@@ -258,8 +258,6 @@ class Conversion:
             sentences.append(f"the signature of {listed} was dropped; pass a signing key to sign")
         return "; ".join(sentences)
 
-    # --- names and places ------------------------------------------------------------------------
-
     def target(self, name: str) -> str:
         """Return the name of the destination of a file."""
         if self.destination is None:
@@ -283,8 +281,6 @@ class Conversion:
         if folder not in self._made_folders:
             DatasetFolder(self.destination.name, self.destination.filesystem).place(inside)
             self._made_folders.add(folder)
-
-    # --- the work --------------------------------------------------------------------------------
 
     def check(self, file: File) -> None:
         """Check that a file can be converted, if it is not yet; open it with the same keys.
@@ -373,8 +369,6 @@ class Conversion:
     def _decryption(self) -> FileDecryptionProperties:
         assert self.decryption is not None  # the verb needs it
         return self.decryption
-
-    # --- checks whether the work is done ---------------------------------------------------------
 
     def _is_current(self, source: Place, target: Place) -> bool:
         """Return whether an existing destination is up to date; False if it is to be replaced."""

@@ -288,8 +288,6 @@ class Rotation:
                 return own._rotate_internal(place, source, under)
         return own._rotate_external(place, source, material, under)
 
-    # --- key material in a store, in key metadata, in the footer ---------------------------------
-
     def _rotate_external(
         self, place: Place, source: Source, footer: KeyReference, under: set[tuple[str, str]]
     ) -> int:

@@ -11,13 +11,12 @@ unwrap as well.
 
 from __future__ import annotations
 
-import base64
 import re
 
 from modcrypt.aead import BLOCK_OVERHEAD
 from modcrypt.errors import KeyMaterialError
 from modcrypt.keys.encoding import KEY_LENGTHS
-from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
+from modcrypt.pkmt1.strict_json import decode_base64, encode_base64, require_members, strict_json
 
 MAX_LOCAL_WRAPPED = 1024
 """Length limit of a wrapped key, in characters; modcrypt writes at most 130."""
@@ -29,7 +28,7 @@ _NUMBER = re.compile(r"[1-9]\d{0,8}", re.ASCII)
 
 def format_wrapped_key(version: int | None, block: bytes) -> str:
     """Return the text of a wrapped key; a version of None becomes NO_VERSION."""
-    encoded = base64.b64encode(block).decode()
+    encoded = encode_base64(block)
     return f'{{"masterKeyVersion":"{version or NO_VERSION}","encryptedKey":"{encoded}"}}'
 
 

@@ -18,7 +18,7 @@ from modcrypt.io.sources import Source
 from modcrypt.keys.metadata import StandardKeyMetadata
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.pkmt1.material import KEK_ID_SIZE, MAX_NAME, KeyMaterial, is_wrapped_key
-from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
+from modcrypt.pkmt1.strict_json import decode_base64, encode_base64, require_members, strict_json
 from modcrypt.runtime.tracebacks import hide_frames
 
 VERSION = 1
@@ -40,7 +40,7 @@ def encrypt_key_metadata(
 ) -> bytes:  # fmt: skip
     """Encrypt key metadata under a KEK as long as its key; the key service wraps the KEK."""
     kek = wrapper.get_writing_kek(master_key_id, len(metadata.key), replaces=replaces)
-    encrypted = _encode_base64(kek.cipher.encrypt_block(metadata.encode(), kek.id))
+    encrypted = encode_base64(kek.cipher.encrypt_block(metadata.encode(), kek.id))
     return encode_wrapped_metadata(kek.material(encrypted, is_footer_key=False, internal=True))
 
 
@@ -85,7 +85,7 @@ def encode_wrapped_metadata(material: KeyMaterial) -> bytes:
         "masterKeyID": material.master_key_id,
         "wrappedKeyMetadata": material.wrapped_dek,
         "wrappedKEK": material.wrapped_kek,
-        "keyEncryptionKeyID": _encode_base64(material.kek_id),
+        "keyEncryptionKeyID": encode_base64(material.kek_id),
     }
     return json.dumps(members, separators=(",", ":")).encode() + b"\n"
 
@@ -116,7 +116,3 @@ def holds_encrypted_metadata(source: Source) -> bool:
     """Return whether a file contains encrypted key metadata, judged by its first bytes."""
     size = min(len(_BEGINNING), source.size)
     return source.size <= MAX_ENCRYPTED and source.read_at(0, size) == _BEGINNING
-
-
-def _encode_base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()

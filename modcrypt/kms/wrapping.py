@@ -39,6 +39,7 @@ from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.key_cache import KeyCache
 from modcrypt.kms.proof import WrapProof, require_same
 from modcrypt.pkmt1.material import KEK_ID_SIZE, KeyMaterial
+from modcrypt.pkmt1.strict_json import encode_base64
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_DAMAGED = 3
@@ -67,7 +68,7 @@ class Kek:
     @hide_frames
     def wrap(self, dek: Key) -> str:
         """Wrap a data key."""
-        return base64.b64encode(self.cipher.encrypt_block(key_bytes(dek), self.id)).decode()
+        return encode_base64(self.cipher.encrypt_block(key_bytes(dek), self.id))
 
     def material(self, wrapped: str, *, is_footer_key: bool, internal: bool) -> KeyMaterial:
         """Return the key material of a data key that `wrap` wrapped."""

@@ -70,8 +70,7 @@ class ErasedFiles:
         erasures = self.policies.dataset.erasures
         if not erasures.statements:
             return set()
-        found = {place.path for place in places if self.is_erased(place)}
-        if found:
+        if found := {place.path for place in places if self.is_erased(place)}:
             count = format_count(len(found), "file")
             LOGGER.warning("%s: %s left out as erased", self.policies.dataset.name, count)
         return found
@@ -97,10 +96,8 @@ class ErasedFiles:
         return bool(erasures.find(path) or erasures.find_columns(path, [column]))
 
     def has_erased_columns(self, place: Place) -> bool:
-        """Return whether columns of a file are erased, and may be left out; log a warning.
-
-        Then the keys of all other columns can be retrieved, so that nothing else is missing.
-        """
+        """Return whether columns of a file are erased, and may be left out; log a warning."""
+        # Then the keys of all other columns can be retrieved, so that nothing else is missing.
         policies = self.policies
         path, erasures = policies.path_of(place), policies.dataset.erasures
         if self.on_erased == "raise" or not erasures.names(path) or erasures.find(path):

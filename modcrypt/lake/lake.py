@@ -436,8 +436,7 @@ class Lake:
             return LakeApplication(plan=plan, dry_run=try_keys is None)
         if plan.changes or plan.new_versions:
             try_keys(plan)
-        new_versions = plan.new_versions
-        if new_versions:
+        if new_versions := plan.new_versions:
             add_versions(self.client, new_versions)
             self._evidence.add("rotate", keys=new_versions)
             self.__dict__.pop("ages", None)  # lists the new versions again

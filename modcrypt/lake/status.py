@@ -233,11 +233,7 @@ def _find_seal_faults(policies: DatasetPolicies, paths: Iterable[str]) -> list[s
 
 
 class _StatusRun:
-    """The examination of the files that the cache does not know, batch by batch.
-
-    Attributes:
-        master_key_ids: Ids of all master keys found so far.
-    """
+    """The examination of the files that the cache does not know, batch by batch."""
 
     def __init__(
         self, examination: FooterExamination, cache: StateCache, jobs: int,
@@ -248,7 +244,7 @@ class _StatusRun:
         self._name = examination.policies.dataset.name
         self._erasures = examination.policies.dataset.erasures
         self._rechecked: Memo[bool] = Memo()  # whether the state is still the cached one
-        self.master_key_ids: set[str] = set()
+        self.master_key_ids: set[str] = set()  # ids of all master keys found so far
         self._noted: tuple[KeyUse, ...] = ()
         self._reach = None if judge is None else ReachSearch(judge)
 

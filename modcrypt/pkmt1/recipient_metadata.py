@@ -13,7 +13,6 @@ Nothing here is authenticated but the wrapped keys themselves.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from typing import Any
 
 from modcrypt.errors import KeyMaterialError
 from modcrypt.pkmt1.material import KEK_ID_SIZE, MAX_SHARED_METADATA, RECIPIENTS, TYPE
-from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
+from modcrypt.pkmt1.strict_json import decode_base64, encode_base64, require_members, strict_json
 
 RECIPIENTS_TYPE = "modcrypt-recipients"
 VERSION = 1
@@ -52,7 +51,7 @@ class RecipientWrap:
     @classmethod
     def encode_kek(cls, kind: str, id_: bytes, encrypted: bytes) -> RecipientWrap:
         """Return the entry of a recipient for an encrypted KEK."""
-        return cls(kind, id_, _to_base64(encrypted))
+        return cls(kind, id_, encode_base64(encrypted))
 
     def decode_kek(self) -> bytes:
         """Return the encrypted KEK; raise KeyMaterialError if it is not base64."""
@@ -72,12 +71,12 @@ class RecipientMaterial:
         members: dict[str, Any] = {
             "keyMaterialType": RECIPIENTS_TYPE,
             "version": VERSION,
-            "keyEncryptionKeyID": _to_base64(self.kek_id),
+            "keyEncryptionKeyID": encode_base64(self.kek_id),
             "wrappedDEK": self.wrapped_dek,
         }
         if self.recipients is not None:
             members["recipients"] = [
-                {"kind": w.kind, "id": _to_base64(w.id), "wrappedKEK": w.wrapped}
+                {"kind": w.kind, "id": encode_base64(w.id), "wrappedKEK": w.wrapped}
                 for w in self.recipients
             ]
         return json.dumps(members, separators=(",", ":"))
@@ -182,7 +181,3 @@ def _require_string(value: Any) -> str:
     if not isinstance(value, str):
         raise KeyMaterialError("a member of the key metadata for recipients is not a string")
     return value
-
-
-def _to_base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()

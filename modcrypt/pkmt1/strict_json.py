@@ -56,6 +56,11 @@ def require_members(value: Any, *names: str) -> dict[str, Any]:
     return value
 
 
+def encode_base64(data: bytes) -> str:
+    """Return bytes as canonical base64."""
+    return base64.b64encode(data).decode()
+
+
 def decode_base64(text: Any, what: str) -> bytes:
     """Decode canonical base64; raise a KeyMaterialError that names `what` for other text."""
     with contextlib.suppress(binascii.Error, ValueError):

@@ -271,9 +271,6 @@ _TITLES = (
 )
 
 
-# --- keys and lengths ----------------------------------------------------------------------------
-
-
 def _read_key_and_prefix(
     source: str, options: dict[str, Any]
 ) -> tuple[modcrypt.Key | modcrypt.ags1.StandardKeyMetadata, bytes | None]:
@@ -351,9 +348,6 @@ def _reading_arguments(
     except TypeError as error:
         raise click.UsageError(str(error)) from None
     return {"key": key, "aad_prefix": aad_prefix, "length": trusted}
-
-
-# --- the work ------------------------------------------------------------------------------------
 
 
 def _convert(

@@ -127,8 +127,7 @@ def check_rotation(
     Args:
         key_id: Master key that gets a version.
     """
-    declared = find_declared(click.get_current_context().params["policy_file"])
-    if declared is None:
+    if (declared := find_declared(click.get_current_context().params["policy_file"])) is None:
         return renamed
     what, is_declared = settings.declared, settings.declares_key
     keys = f"with the master keys {', '.join(what['key_templates'])}"

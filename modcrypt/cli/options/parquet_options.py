@@ -66,7 +66,6 @@ from modcrypt.settings.table import KeyReferences, PolicySettings
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.kms.policy import Policy
 
-# --- options -------------------------------------------------------------------------------------
 
 _explicit_key_options = combine_options(
     file_key_option,
@@ -261,8 +260,6 @@ def key_references(options: dict[str, Any]) -> dict[str, Any]:
             )
     return {"footer_key": options["key"], "column_keys": columns}
 
-
-# --- what they mean ------------------------------------------------------------------------------
 
 EXPLICIT_KEYS = {"key", "column_key_refs"}
 _OF_EXPLICIT_KEYS = EXPLICIT_KEYS | {"footer_key_metadata", "column_key_metadata"}

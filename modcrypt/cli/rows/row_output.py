@@ -88,8 +88,7 @@ def note_cells(kinds: pa.Schema) -> pa.Schema:
     """Say on stderr which columns show cells instead of values; return the schema."""
     from modcrypt.parquet.crypto.properties import CELLS
 
-    names = [field.name for field in kinds if CELLS in (field.metadata or {})]
-    if names:
+    if names := [field.name for field in kinds if CELLS in (field.metadata or {})]:
         click.echo(
             f"modcrypt: note: cells, in base64, in column {list_names(names)}: values encrypted "
             "under the keys of subjects; to read them, pass --policy with their vault as subjects",

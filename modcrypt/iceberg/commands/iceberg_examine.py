@@ -33,7 +33,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.iceberg.verify.key_trees import ProtectedFile
     from modcrypt.iceberg.verify.table_results import TableVerification
 
-# click keeps the lines of a paragraph after \b as they are.
 _VERIFY_EXAMPLE = """\b
 Examples: all snapshots; only the branch main; a page for an auditor
   modcrypt iceberg verify --kms file:lake.keyring lake/orders

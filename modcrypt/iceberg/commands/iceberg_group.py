@@ -47,7 +47,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
 
     import pyarrow as pa
 
-# click keeps the lines of a paragraph after \b as they are.
 _GROUP_EXAMPLE = """\b
 Examples: snapshots of a table; its rows; its KEKs under the newest master key
   modcrypt iceberg snapshots lake/orders

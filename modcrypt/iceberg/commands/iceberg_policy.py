@@ -23,7 +23,6 @@ from modcrypt.iceberg.commands.iceberg_options import (
 )
 from modcrypt.settings.table import TablePolicySettings
 
-# click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
 Examples: show the policy; use a KEK for each partition; apply it to existing files
   modcrypt iceberg admin policy lake/orders

@@ -21,7 +21,6 @@ from modcrypt.iceberg.commands.iceberg_options import (
     table_argument,
 )
 
-# click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
 Examples: seal a table; seal a change with it; readers require the seal
   modcrypt iceberg seal --sign file:writer.key lake/orders

@@ -143,10 +143,8 @@ _LEADS_OUT = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|\x00")
 
 
 def find_place(where: Any, filesystem: Any = None) -> Place:
-    """Return the place that a path, a URL or a location names. Raises the errors of `locate`.
-
-    A location with one slash (`file:/x`) is not percent-encoded, because Hadoop's paths are not.
-    """
+    """Return the place that a path, a URL or a location names. Raises the errors of `locate`."""
+    # A location with one slash (`file:/x`) is not percent-encoded, because Hadoop's paths are not.
     text = where if filesystem is None and isinstance(where, str) else ""
     return Place(*locate(plain_location(where) if _ONE_SLASH.match(text) else where, filesystem))
 

@@ -6,7 +6,6 @@ without AAD, because Iceberg's `KeyManagementClient` has none.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import re
@@ -34,7 +33,7 @@ from modcrypt.kms.audit import Audit, record_use
 from modcrypt.kms.calls import can_unwrap_many, rewrap, rewrap_many, unwrap, unwrap_many, wrap_many
 from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.proof import WrapProof, require_same
-from modcrypt.pkmt1.strict_json import decode_base64
+from modcrypt.pkmt1.strict_json import decode_base64, encode_base64
 from modcrypt.runtime.tracebacks import hide_frames
 
 AHEAD_SECONDS = 600.0
@@ -304,4 +303,4 @@ def format_wrapped_key(wrapped: bytes) -> str:
     """Undo `wrapped_bytes`: a service's bytes are never all printable, but for 1 in 10**18."""
     if wrapped.isascii() and (text := wrapped.decode()).isprintable():
         return text
-    return base64.b64encode(wrapped).decode()
+    return encode_base64(wrapped)

@@ -22,7 +22,6 @@ authenticates the file length; otherwise truncation of a file would go unnoticed
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import re
 import secrets
@@ -35,6 +34,7 @@ from modcrypt.errors import KeyMaterialError, TagError
 from modcrypt.iceberg.format.table_metadata import SCOPE, EncryptedKey
 from modcrypt.keys import Key
 from modcrypt.keys.metadata import StandardKeyMetadata
+from modcrypt.pkmt1.strict_json import encode_base64
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -50,7 +50,7 @@ _MIN_ENCRYPTED = 12 + 1 + 16
 
 def new_key_id() -> str:
     """Return a fresh random id in the form of Iceberg's Java: base64 of 16 bytes."""
-    return base64.b64encode(secrets.token_bytes(_KEY_ID_SIZE)).decode()
+    return encode_base64(secrets.token_bytes(_KEY_ID_SIZE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,13 +187,7 @@ def _count_wraps(tree: KeyTree) -> list[KnownWraps]:
 
 
 class _TreeStates:
-    """The states of the files in a key tree.
-
-    Attributes:
-        snapshots: Ids of snapshots, by the paths of their manifest lists.
-        older_snapshots: Ids of the older snapshots that compromised keys open, once all states are
-            listed.
-    """
+    """The states of the files in a key tree."""
 
     def __init__(self, erased: ErasedTableFiles, tree: KeyTree, judge: LeakJudge | None) -> None:
         from modcrypt.iceberg.rotate.rotated_snapshots import list_heads
@@ -205,9 +199,11 @@ class _TreeStates:
         self._keks = {kek.id: kek for kek in tree.keks}
         self._base = f"{table.metadata.location.rstrip('/')}/"
         self._columns = _count_columns(table.metadata.document)
+        # Ids of snapshots, by the paths of their manifest lists.
         self.snapshots = {
             each.location.removeprefix(self._base): each.snapshots for each in tree.lists
         }
+        # Ids of the older snapshots that compromised keys open, once all states are listed.
         self.older_snapshots: set[int] = set()
 
     def list_states(self) -> Iterator[FileState]:

@@ -93,8 +93,7 @@ class DeletedKeys:
         name, columns = deletes.files[0].location, []
         for id_ in deletes.ids:
             known = (_find_column(schema.fields, id_) for schema in schemas_of(self._walk.metadata))
-            column = next((field for field in known if field is not None), None)
-            if column is None:
+            if (column := next((field for field in known if field is not None), None)) is None:
                 raise FormatError(
                     f"{name}: equality deletes use the id {id_}, which is not a column of values"
                 )

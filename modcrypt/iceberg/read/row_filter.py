@@ -214,11 +214,9 @@ def describe_missing(schema: Schema, *names: str) -> str:
 
 
 def null_with_parents(schema: Schema) -> Schema:
-    """Return a schema for filters, in which no field of a nullable struct is required.
-
-    pyiceberg assumes that a required field is never null, and that `is null` is always false for
-    it.
-    """
+    """Return a schema for filters, in which no field of a nullable struct is required."""
+    # pyiceberg assumes that a required field is never null, and that `is null` is always false for
+    # it.
     fields = [_make_optional(field, optional=False) for field in schema.fields]
     return Schema(*fields, schema_id=schema.schema_id)
 

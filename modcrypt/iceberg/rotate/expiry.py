@@ -143,9 +143,6 @@ def expire_history(
     return replace(expiry.report(after), left=left)
 
 
-# --- which snapshots stay ------------------------------------------------------------------------
-
-
 def _drop_snapshots(table: IcebergTable, staying: Kept) -> TableMetadata:
     """Return the metadata of the version that has only the kept snapshots and their keys."""
     kept = staying.snapshots
@@ -168,9 +165,6 @@ def _drop_snapshots(table: IcebergTable, staying: Kept) -> TableMetadata:
             members[name.replace("-", "_")] = stay
     new = metadata.with_members(**members)
     return new.with_keys(used_keys(table.with_metadata(new))) if metadata.keys else new
-
-
-# --- what goes -----------------------------------------------------------------------------------
 
 
 _manifest_list = attrgetter("manifest_list")
@@ -418,9 +412,6 @@ def uses_store(table: IcebergTable) -> bool:
     return table.expected.table_uuid is not None or any(
         kek.properties.get(TABLE) == uuid for kek in used
     )
-
-
-# --- deleting ------------------------------------------------------------------------------------
 
 
 def _drop_keks(table: IcebergTable, keks: Sequence[str], *, keep: bool) -> tuple[str, ...]:

@@ -74,8 +74,6 @@ from modcrypt.kms.client import KmsClient, capabilities_of
 from modcrypt.kms.proof import WrapProof
 from modcrypt.runtime.fork_safety import cached_property
 
-# --- what is to be done --------------------------------------------------------------------------
-
 
 class _Slot(NamedTuple):
     """The key by which old KEKs are grouped: one new KEK replaces all KEKs of a slot."""
@@ -91,11 +89,9 @@ class _Slot(NamedTuple):
 
     @classmethod
     def of_lists(cls, key: IcebergKey, in_table: bool) -> _Slot:
-        """Return the slot of a KEK that encrypts keys of manifest lists.
-
-        Iceberg's Java uses any KEK for these. They are moved away from KEKs that are for some
-        files: otherwise shredding such a KEK would lose snapshots.
-        """
+        """Return the slot of a KEK that encrypts keys of manifest lists."""
+        # Iceberg's Java uses any KEK for these. They are moved away from KEKs that are for some
+        # files: otherwise shredding such a KEK would lose snapshots.
         return cls("" if encrypts_files(key) else key.scope, in_table)
 
     @classmethod
@@ -207,9 +203,6 @@ class _RotationPlan:
         )  # fmt: skip
 
 
-# --- doing it ------------------------------------------------------------------------------------
-
-
 @dataclass
 class KekRotation:
     """The making of the next version; a retry of the commit reuses what is already made.
@@ -287,8 +280,6 @@ class KekRotation:
             self.planned = _RotationPlan.of(table, self.opened)
         return self.planned
 
-    # --- keys -----------------------------------------------------------------------------------
-
     def _make_keks(self, table: IcebergTable, since: int) -> None:
         left = [slot for slot in self.planned.slots if slot not in self.made]
         for in_table in (True, False):
@@ -356,8 +347,6 @@ class KekRotation:
         )
         resolver.fetch_keys((*exchange.old.values(), *exchange.new.values()))
         return exchange
-
-    # --- snapshots ------------------------------------------------------------------------------
 
     def _snapshot_document(self, snapshot: Snapshot) -> Mapping[str, Any]:
         if snapshot.manifest_list not in self.planned.changed_lists:

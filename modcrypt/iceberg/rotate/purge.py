@@ -197,8 +197,7 @@ def _check_marked(table: IcebergTable) -> None:
 
 def _check_last(table: IcebergTable) -> None:
     own = table.place.name
-    newer = [name for name in metadata_files(table) if name != own and is_later(name, own)]
-    if newer:
+    if newer := [name for name in metadata_files(table) if name != own and is_later(name, own)]:
         raise ValueError(
             f"{table.place.beside(newer[-1]).full_name}: the folder has this newer version; open "
             "the table with it, or remove it if it is from a commit that failed"

@@ -62,9 +62,6 @@ Manifests: TypeAlias = Sequence[tuple[ManifestFile, Sequence[FileEntry]]]
 """The manifests of a snapshot that have live entries, with all of their entries."""
 
 
-# --- heads --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Head:
     """A snapshot that branches or tags name."""
@@ -129,9 +126,6 @@ def _find_base(
             return ancestor.id, frozenset(operations)
         operations.add(ancestor.operation)
     return None, frozenset()
-
-
-# --- their new snapshots --------------------------------------------------------------------------
 
 
 class NewFile(NamedTuple):
@@ -247,8 +241,6 @@ class RotatedSnapshots:
     def _id(self, entry: FileEntry) -> FileId:
         return file_id(self.table, entry)
 
-    # --- manifests ------------------------------------------------------------------------------
-
     def _existing(
         self, live: Mapping[FileId, LiveEntry], by: _Commit, *, stays: bool
     ) -> dict[FileId, _Added]:
@@ -337,8 +329,6 @@ class RotatedSnapshots:
     ) -> dict[str, Any]:
         metadata, snapshot_id = self.table.metadata, acting.snapshot_id
         return live_row(metadata, live, status=status, snapshot_id=snapshot_id, **file)
-
-    # --- summary --------------------------------------------------------------------------------
 
     def _summary(self, change: _Change, *, is_new: bool) -> dict[str, str]:
         """Count what a snapshot adds and removes, as Java does."""

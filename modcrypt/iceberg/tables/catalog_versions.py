@@ -332,11 +332,9 @@ class _ReadPointer:
 
 
 def is_opened(location: str) -> bool:
-    """Return whether a location is one that modcrypt opens because a catalog names it.
-
-    Anyone who can change the catalog could otherwise have any host contacted: fsspec also opens web
-    pages, and Hadoop's client tries for minutes.
-    """
+    """Return whether a location is one that modcrypt opens because a catalog names it."""
+    # Anyone who can change the catalog could otherwise have any host contacted: fsspec also opens
+    # web pages, and Hadoop's client tries for minutes.
     if "\0" in location:
         return False
     with contextlib.suppress(ValueError):

@@ -276,11 +276,9 @@ def _url(catalog: RestCatalog, endpoint: str, namespace: Sequence[str], **names:
 
 
 def check_names(catalog: RestCatalog, names: Sequence[str]) -> None:
-    """Raise UnsupportedFormatError if the path of a URL cannot have one of these names.
-
-    Clients resolve `.` and `..` in paths, even encoded, so the request would be about another
-    table. Servers split namespaces at the unit separator, and at the one that they announce.
-    """
+    """Raise UnsupportedFormatError if the path of a URL cannot have one of these names."""
+    # Clients resolve `.` and `..` in paths, even encoded, so the request would be about another
+    # table. Servers split namespaces at the unit separator, and at the one that they announce.
     separators = "\x1f", catalog._namespace_separator
     for name in names:
         if name in ("", ".", "..") or any(each in name for each in separators):

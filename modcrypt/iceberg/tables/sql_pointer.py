@@ -36,11 +36,9 @@ class SqlPointer:
         return self.catalog.engine.url.host is not None
 
     def find(self) -> Pointed | None:
-        """Read the location from the row.
-
-        The row is read directly: pyiceberg would also read the table, and import the Python class
-        for file access that the table's properties name.
-        """
+        """Read the location from the row."""
+        # The row is read directly: pyiceberg would also read the table, and import the Python class
+        # for file access that the table's properties name.
         with _database_errors(), Session(self.catalog.engine) as session:
             query = select(IcebergTables.metadata_location).where(*self._is_this_row())
             location = session.scalar(query)

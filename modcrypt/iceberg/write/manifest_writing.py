@@ -82,9 +82,6 @@ class SnapshotFields:
         }
 
 
-# --- manifests -----------------------------------------------------------------------------------
-
-
 def write_manifest(
     table: TableVersion, spec_id: int, rows: Iterable[Row], files: NewFiles, *, content: int,
     snapshot_id: int, sequence_number: int | None = None,
@@ -304,9 +301,6 @@ def _count_files(rows: Sequence[Row]) -> dict[str, int]:
     return counts
 
 
-# --- manifest lists ------------------------------------------------------------------------------
-
-
 def write_manifest_list(
     table: TableVersion, snapshot: SnapshotFields, rows: Iterable[Row], opened: OpenKey,
     files: NewFiles,
@@ -353,16 +347,10 @@ def write_manifest_list(
     return location, table.resolver.encrypt_entry(keys, opened), next_row_id
 
 
-# --- files ---------------------------------------------------------------------------------------
-
-
 def metadata_folder(metadata: TableMetadata) -> str:
     """Return the location of a table's metadata files."""
     location = metadata.properties.get("write.metadata.path", f"{metadata.location}/metadata")
     return location.rstrip("/")
-
-
-# --- specs and schemas of the table --------------------------------------------------------------
 
 
 def partition_spec(metadata: TableMetadata, spec_id: int) -> PartitionSpec:

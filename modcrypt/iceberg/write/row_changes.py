@@ -266,10 +266,8 @@ def change_rows(
 
 
 def check_unrestricted(table: TableVersion) -> None:
-    """Raise UnsupportedFormatError if a reader may not see all rows and values of a table.
-
-    What a change removes or takes over would tell what is hidden, and could destroy it.
-    """
+    """Raise UnsupportedFormatError if a reader may not see all rows and values of a table."""
+    # What a change removes or takes over would tell what is hidden, and could destroy it.
     if table.read_restrictions:
         raise UnsupportedFormatError(
             f"{table.metadata.name}: read restrictions apply to the table, so its rows can be "

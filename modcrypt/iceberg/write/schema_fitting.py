@@ -45,8 +45,7 @@ def check_fits(given: pa.Schema, schema: Schema) -> list[str]:
     plain = pa.schema([_without_ids(field) for field in given])
     with as_value_errors():
         converted = _pyarrow_to_schema_without_ids(plain, format_version=3)
-        more = converted._name_to_id.keys() - schema._name_to_id.keys()
-        if more:
+        if more := converted._name_to_id.keys() - schema._name_to_id.keys():
             raise ValueError(f"the table has no columns {', '.join(sorted(more))}; remove them")
         named = pyarrow_to_schema(plain, schema.name_mapping, format_version=3)
     if wrong := "; ".join(_describe_misfits(schema, named)):

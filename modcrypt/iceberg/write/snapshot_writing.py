@@ -53,10 +53,8 @@ def branch_head(metadata: TableMetadata, branch: str) -> Snapshot | None:
 
 
 def ancestors(id_: int | None, by_id: Mapping[int, Snapshot]) -> Iterator[Snapshot]:
-    """Yield a snapshot and those before it, as far as the table has them.
-
-    A forged history may be a circle.
-    """
+    """Yield a snapshot and those before it, as far as the table has them."""
+    # A forged history may be a circle.
     seen = set[int]()
     while id_ is not None and id_ in by_id and id_ not in seen:
         seen.add(id_)

@@ -123,10 +123,8 @@ def begin_sealing(table: TableVersion) -> Sealing | None:
 
 
 def find_foreign(done: TableMetadata, sent: TableMetadata, base: Place) -> str | None:
-    """Return the changes of a server besides the commit to version `base`; None for no changes.
-
-    A seal would be over the changes of another writer, or of the server, which nobody has sealed.
-    """
+    """Return the changes of a server besides the commit to version `base`; None for no changes."""
+    # A seal would be over the changes of another writer, or of the server, which nobody has sealed.
     *_, last = "", *done.texts_of("metadata-log", "metadata-file")
     # A server creates no version for a change of the log alone.
     if done.name != base.path and last.rpartition("/")[2] != base.name:

@@ -199,10 +199,8 @@ class _Source:
         return _number(there, here)
 
     def row_filter(self, schema: Schema) -> BooleanExpression:
-        """Return a condition that all rows with the keys meet; by it files are skipped.
-
-        Keys that pyiceberg cannot compare, such as nanoseconds, are left out.
-        """
+        """Return a condition that all rows with the keys meet; by it files are skipped."""
+        # Keys that pyiceberg cannot compare, such as nanoseconds, are left out.
         condition = ALL_ROWS
         for name in self.keys:
             values = pc.unique(_plain(self.rows.column(name)))

@@ -127,8 +127,7 @@ class ExpectedMasks:
         Raise ValueError if the change names columns that the file does not have.
         """
         change, leaves = self.change, file.leaves
-        remaining = [".".join(leaf) for leaf in leaves if covering_name(leaf, change.drop)]
-        if remaining:
+        if remaining := [".".join(leaf) for leaf in leaves if covering_name(leaf, change.drop)]:
             return f"it still has {', '.join(remaining)}"
         check = "" if change.hash_key is None else hash_key_check(change.hash_key)
         expected = MaskNote(
@@ -145,11 +144,9 @@ class ExpectedMasks:
 
 
 def masks_of(file: OpenFile, expected: MaskNote | None = None) -> MaskNote:
-    """Return the masks that a file notes, limited to `expected`, if its statistics agree.
-
-    Other tools copy key-value metadata to files with other values; the note alone would make such
-    files look masked.
-    """
+    """Return the masks that a file notes, limited to `expected`, if its statistics agree."""
+    # Other tools copy key-value metadata to files with other values; the note alone would make such
+    # files look masked.
     try:
         note = read_note(file.metadata)
     except FormatError:

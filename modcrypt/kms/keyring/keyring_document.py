@@ -18,7 +18,6 @@ This module converts between bytes and checked values; it does not read or write
 
 from __future__ import annotations
 
-import base64
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -40,7 +39,7 @@ from modcrypt.kms.keyring.passphrase_encryption import (
     is_count,
     split_document,
 )
-from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
+from modcrypt.pkmt1.strict_json import decode_base64, encode_base64, require_members, strict_json
 from modcrypt.runtime.fork_safety import cached_property
 from modcrypt.runtime.tracebacks import hide_frames
 
@@ -111,7 +110,7 @@ class Version:
         members = {"version": self.number, "created": self.created, "state": self.state}
         if self.key is None:
             return members
-        return {**members, "value": base64.b64encode(key_bytes(self.key)).decode()}
+        return {**members, "value": encode_base64(key_bytes(self.key))}
 
 
 def new_version(number: int, key: Key) -> Version:

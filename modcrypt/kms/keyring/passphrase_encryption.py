@@ -11,7 +11,6 @@ the last two members.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -22,7 +21,7 @@ from typing import Any
 from modcrypt.aead import GcmCipher
 from modcrypt.errors import KeyMaterialError, KeyRetrievalError
 from modcrypt.keys import Key
-from modcrypt.pkmt1.strict_json import decode_base64, require_members
+from modcrypt.pkmt1.strict_json import decode_base64, encode_base64, require_members
 from modcrypt.runtime.tracebacks import hide_frames
 
 SCRYPT_R, SCRYPT_P = 8, 1  # scrypt parameters of new passphrases, besides the cost
@@ -72,7 +71,7 @@ class Scrypt:
 
     def encode(self) -> dict[str, Any]:
         """Return the input of `parse`."""
-        salt = base64.b64encode(self.salt).decode()
+        salt = encode_base64(self.salt)
         return {"n": self.n, "r": self.r, "p": self.p, "salt": salt}
 
     @hide_frames
@@ -149,7 +148,7 @@ def encode_encrypted(header: dict[str, Any], part: bytes, key: PassphraseKey) ->
     """Return a document with its secret part encrypted."""
     header = {**header, "protection": "scrypt", "scrypt": key.scrypt.encode()}
     block = key.cipher.encrypt_block(part, encode_compact(header))
-    return _format({**header, "sealed": base64.b64encode(block).decode()})
+    return _format({**header, "sealed": encode_base64(block)})
 
 
 def encode_compact(value: Any) -> bytes:

@@ -10,7 +10,6 @@ it. It is bound to the file's AAD, and to another purpose than key metadata.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from modcrypt.keys import Key, key_bytes
 from modcrypt.kms.recipients.file_recipients import FileRecipients, encrypt_entry
 from modcrypt.kms.recipients.kinds import ROLE_EXPLICIT_KEYS, make_info
 from modcrypt.kms.recipients.recipient import Recipient
+from modcrypt.pkmt1.strict_json import encode_base64
 from modcrypt.runtime.tracebacks import hide_frames
 
 FORMAT = "modcrypt-explicit-keys"
@@ -77,7 +77,7 @@ class ExplicitKeysFile:
         document = {
             "format": FORMAT,
             "version": VERSION,
-            "fileAAD": base64.b64encode(file_aad).decode(),
+            "fileAAD": encode_base64(file_aad),
             "recipients": [self._encrypt(to, info) for to in self.recipients.recipients],
         }
         return json.dumps(document, indent=1).encode() + b"\n"

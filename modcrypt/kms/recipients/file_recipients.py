@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os import urandom
@@ -16,6 +15,7 @@ from modcrypt.kms.recipients.recipient import Recipient
 from modcrypt.kms.wrapping import Kek
 from modcrypt.pkmt1.material import KEK_ID_SIZE
 from modcrypt.pkmt1.recipient_metadata import RecipientMaterial, RecipientWrap, add_to_pkmt1
+from modcrypt.pkmt1.strict_json import encode_base64
 from modcrypt.runtime.tracebacks import hide_frames
 
 KEK_LENGTH = 32  # length of a file's KEK in bytes
@@ -98,8 +98,8 @@ def encrypt_entry(recipient: Recipient, plain: bytes, info: bytes, name: str) ->
     encrypted = encrypt_to(find_kind(recipient.kind), recipient.public_key, plain, info)
     return {
         "kind": recipient.kind,
-        "id": base64.b64encode(recipient.id).decode(),
-        name: base64.b64encode(encrypted).decode(),
+        "id": encode_base64(recipient.id),
+        name: encode_base64(encrypted),
     }
 
 

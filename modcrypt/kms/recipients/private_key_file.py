@@ -10,7 +10,6 @@ members. The format names the member with the public key.
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,7 +44,7 @@ from modcrypt.kms.keyring.passphrase_encryption import (
     encode_plaintext,
     split_document,
 )
-from modcrypt.pkmt1.strict_json import decode_base64, strict_json
+from modcrypt.pkmt1.strict_json import decode_base64, encode_base64, strict_json
 from modcrypt.runtime.tracebacks import hide_frames
 
 P = TypeVar("P")
@@ -87,7 +86,7 @@ def save_private_key(
     ask = make_asker(passphrase)
     header = {"format": kind.name, "version": VERSION, kind.public: public}
     if ask is None:
-        data = encode_plaintext(header, "key", base64.b64encode(key).decode())
+        data = encode_plaintext(header, "key", encode_base64(key))
     else:
         passphrase_key = PassphraseKey.new(encode_passphrase(ask()), SCRYPT_COST)
         data = encode_encrypted(header, key, passphrase_key)

@@ -50,12 +50,8 @@ from modcrypt.kms.services.vault_location import (
     make_token_source,
     parse_location,
 )
-from modcrypt.kms.services.vault_requests import (
-    ContextMissingError,
-    TransitRequests,
-    encode_base64,
-    parse_version,
-)
+from modcrypt.kms.services.vault_requests import ContextMissingError, TransitRequests, parse_version
+from modcrypt.pkmt1.strict_json import encode_base64
 from modcrypt.runtime.tracebacks import hide_frames
 
 MAX_BATCH = 200
@@ -124,8 +120,6 @@ class VaultKms(UnpicklableClient):
 
     def __repr__(self) -> str:
         return f"VaultKms({self._engine})"
-
-    # --- methods of `KmsClient` ------------------------------------------------------------------
 
     @hide_frames
     def wrap(self, key: bytes, master_key_id: str, *, aad: bytes = b"") -> str:
@@ -226,8 +220,6 @@ class VaultKms(UnpicklableClient):
             self._newest[master_key_id] = newest, time.monotonic() + VERSION_LIFETIME
         return None if newest is None else version >= newest
 
-    # --- signing ---------------------------------------------------------------------------------
-
     def find_signer(self, key_id: str) -> ServiceSigner:
         """Return the newest version of an ed25519 key, which signs; see `client.find_signer`."""
         if (data := self._read(key_id, "signing key")) is None:
@@ -257,8 +249,6 @@ class VaultKms(UnpicklableClient):
         if not text.startswith(prefix):
             raise self._transit.make_answer_error()
         return self._transit.decode_base64(text.removeprefix(prefix))
-
-    # --- methods of `KeyAdmin` -------------------------------------------------------------------
 
     def create_key(self, master_key_id: str) -> MasterKey:
         """Create a master key (aes256-gcm96), a derived one if the URI specifies it.
@@ -359,8 +349,6 @@ class VaultKms(UnpicklableClient):
             if type(number) is not int or not least <= number <= MAX_VERSIONS:
                 raise self._transit.make_answer_error()
         return data
-
-    # --- derived keys ----------------------------------------------------------------------------
 
     def _bind_aad(self, master_key_id: str, aad: bytes) -> dict[str, str]:
         """Return the members of a request that bind a key to AAD."""

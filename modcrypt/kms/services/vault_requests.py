@@ -316,8 +316,3 @@ def parse_version(wrapped: str) -> int:
     if found is None:
         raise KeyMaterialError("the wrapped key for Vault is not vault:v<version>:<base64>")
     return int(found[1])
-
-
-def encode_base64(data: bytes) -> str:
-    """Return bytes as Vault takes them."""
-    return base64.b64encode(data).decode("ascii")

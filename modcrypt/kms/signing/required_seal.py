@@ -35,8 +35,7 @@ def load_seal(folder: Place, required: RequiredSeal) -> Seal:
         FormatError: The seal is signed, but malformed.
     """
     ledger = dataset_ledger(folder)
-    seal = load_newest(ledger, make_trust(required.signed_by, required.needed))
-    if seal is None:
+    if (seal := load_newest(ledger, make_trust(required.signed_by, required.needed))) is None:
         raise IntegrityError(f"{ledger.place.address} does not exist: the dataset is not sealed")
     with ledger.name_errors():
         seal.statement.check(required.at_least, "dataset", required.dataset)

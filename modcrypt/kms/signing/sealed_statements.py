@@ -18,7 +18,6 @@ among its members; its hash is over the whole file. A statement of version 2 may
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -39,7 +38,7 @@ from modcrypt.kms.signing.trusted_writers import (
     parse_changes,
     parse_signatures,
 )
-from modcrypt.pkmt1.strict_json import decode_base64, require_members, strict_json
+from modcrypt.pkmt1.strict_json import decode_base64, encode_base64, require_members, strict_json
 
 VERSION = 2
 
@@ -309,7 +308,7 @@ def add_signatures(data: bytes, keys: Iterable[SigningKey]) -> bytes:
 
 
 def _sign(keys: Iterable[SigningKey], message: bytes) -> dict[str, str]:
-    return {key.verifier.hex_id: base64.b64encode(key.sign(message)).decode() for key in keys}
+    return {key.verifier.hex_id: encode_base64(key.sign(message)) for key in keys}
 
 
 def find_statement_signers(

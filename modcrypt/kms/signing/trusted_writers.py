@@ -11,7 +11,6 @@ as a compact array.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 from modcrypt.errors import IntegrityError, KeyMaterialError
 from modcrypt.kms.signing.signing_keys import SigningKey, VerifyingKey, check_verifying_keys
 from modcrypt.parquet.signatures.signers import MAX_VERIFYING_KEYS
-from modcrypt.pkmt1.strict_json import decode_base64
+from modcrypt.pkmt1.strict_json import decode_base64, encode_base64
 
 MAX_CHANGES = 64
 """Largest number of changes of the writers of a dataset."""
@@ -51,7 +50,7 @@ class WriterChange:
 
     def encode(self) -> list[Any]:
         """Return the change as JSON values."""
-        signatures = {id_: base64.b64encode(made).decode() for id_, made in self.signatures.items()}
+        signatures = {id_: encode_base64(made) for id_, made in self.signatures.items()}
         return [*self._signed(), signatures]
 
     def _signed(self) -> list[Any]:

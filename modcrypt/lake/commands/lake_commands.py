@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.applying.application import LakeApplication
     from modcrypt.lake.status import DatasetStatus
 
-# click keeps the lines of a paragraph after \b as they are.
 _STATUS_EXAMPLE = """\b
 Examples: all datasets of the lake; every file of one that is not as declared; for CI
   modcrypt status

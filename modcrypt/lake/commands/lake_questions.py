@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # not to be loaded for the help
 MAX_FILE_PAGES = 100
 """Maximum number of pages of files beside a report."""
 
-# click keeps the lines of a paragraph after \b as they are.
 _REPORT_EXAMPLE = """\b
 Examples: a page; with the pages of files that are not as declared; the same facts as JSON;
 a check of the record of evidence, which must have a line that was noted

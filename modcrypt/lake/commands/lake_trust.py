@@ -15,7 +15,6 @@ from modcrypt.lake.commands.lake_options import MISSING, valid_declaration
 if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.declarations.declaration_file import ReadDeclaration
 
-# click keeps the lines of a paragraph after \b as they are.
 _EXAMPLE = """\b
 Examples: the declaration of this folder; its hash for a CI system; trust it no more
   modcrypt trust

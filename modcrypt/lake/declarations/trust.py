@@ -39,10 +39,8 @@ def trust_folder() -> Path:
 
 
 def resolve_declaration(path: Path) -> Path:
-    """Return the path under which a declaration is recorded: that of its folder is resolved.
-
-    A link that is itself the declaration is kept, because it decides what relative paths mean.
-    """
+    """Return the path under which a declaration is recorded: that of its folder is resolved."""
+    # A link that is itself the declaration is kept, because it decides what relative paths mean.
     return Path(os.path.realpath(path.parent)) / path.name
 
 

@@ -204,16 +204,11 @@ def _describe_file(place: Place) -> LakeFile:
     return LakeFile(place.name, info.size or 0, text, place.modified())
 
 
-# --- local folders -------------------------------------------------------------------------------
-
-
 def make_stamp(status: os.stat_result, beside: os.stat_result | None = None) -> str:
-    """Return the stamp of a local file and of the external key material beside it.
-
-    It contains the time of the last change of the inode, which nobody can set, unlike the time of
-    the last change of the contents. A file that changed just now may change again within the same
-    tick of the clock, so this waits for the next one.
-    """
+    """Return the stamp of a local file and of the external key material beside it."""
+    # It contains the time of the last change of the inode, which nobody can set, unlike the time of
+    # the last change of the contents. A file that changed just now may change again within the same
+    # tick of the clock, so this waits for the next one.
     stamp = _stamp_inode(status)
     return stamp if beside is None else _join_stamps(stamp, _stamp_inode(beside))
 
@@ -315,9 +310,6 @@ class _LocalListing:
             return True
         self._linked.append(real)
         return False
-
-
-# --- stores --------------------------------------------------------------------------------------
 
 
 class _StoreListing:

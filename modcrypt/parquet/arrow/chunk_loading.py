@@ -128,20 +128,15 @@ class JoinedFile:
     """A plaintext file with the row groups of several small files, whose schemas are equal.
 
     Their columns are not nested, so that every page has a value for each of its rows.
-
-    Attributes:
-        size: Number of bytes without a footer.
-        expanded: Number of bytes that the pages declare, decrypted and decompressed.
-        rows: Number of rows.
     """
 
     def __init__(self) -> None:
         self._parts: list[bytes | bytearray] = [MAGIC_PLAINTEXT]
         self._metadata: ThriftStruct | None = None
         self._longest: list[list[Longest]] = []
-        self.size: i64 = MAGIC_SIZE
-        self.expanded: i64 = 0
-        self.rows: i64 = 0
+        self.size: i64 = MAGIC_SIZE  # number of bytes without a footer
+        self.expanded: i64 = 0  # number of bytes that the pages declare, decrypted and decompressed
+        self.rows: i64 = 0  # number of rows
 
     @paused_collector()
     def add(self, source: Source, plan: ReadPlan) -> bool:

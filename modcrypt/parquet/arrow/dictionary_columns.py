@@ -9,12 +9,10 @@ import pyarrow as pa
 
 
 def prepare_dictionaries(table: pa.Table) -> pa.Table:
-    """Return a table with the same rows and types, to be encoded by PyArrow.
-
-    Each text is once in its dictionary: otherwise PyArrow writes a dictionary page that no page
-    uses. Nulls of structs are nulls of the dictionaries in them, too: otherwise PyArrow does not
-    count them, and readers that look for nulls skip the row group.
-    """
+    """Return a table with the same rows and types, to be encoded by PyArrow."""
+    # Each text is once in its dictionary: otherwise PyArrow writes a dictionary page that no page
+    # uses. Nulls of structs are nulls of the dictionaries in them, too: otherwise PyArrow does not
+    # count them, and readers that look for nulls skip the row group.
     for index, field in enumerate(table.schema):
         if "dictionary<" not in str(field.type) and not isinstance(field.type, pa.ExtensionType):
             continue

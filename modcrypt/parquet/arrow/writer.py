@@ -442,11 +442,9 @@ class _Batches:
         self._buffers: dict[int, int] = {}  # size by address, of buffers that slices refer to
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Append a batch.
-
-        A slice keeps its whole buffers in memory. This costs nothing if one slice follows another
-        in the same buffers, but a few rows of each of many large batches are copied.
-        """
+        """Append a batch."""
+        # A slice keeps its whole buffers in memory. This costs nothing if one slice follows another
+        # in the same buffers, but a few rows of each of many large batches are copied.
         if not batch.num_rows:
             return
         self.batches.append(batch)

@@ -94,10 +94,8 @@ def plan_encryption(
 
 
 def repair_plan(source: Source, plan: EncryptionPlan) -> tuple[FoundQuirk, ...]:
-    """Repair a plan's metadata and spans in place; return the repairs.
-
-    What decryption would write is then no longer the source.
-    """
+    """Repair a plan's metadata and spans in place; return the repairs."""
+    # What decryption would write is then no longer the source.
     from modcrypt.parquet.writers.repair import repair_metadata
 
     repaired = repair_metadata(source, plan.metadata)

@@ -57,11 +57,9 @@ def part_modules(span: Span, data: bytes) -> list[tuple[ModuleType, int, int]]:
 
 
 def is_in_clear(span: Span, data: bytes) -> bool:
-    """Return whether a part of an encrypted column is in plaintext: its writer left it so.
-
-    arrow-rs does not encrypt bloom filters (seen up to 60.1). Since anyone can alter such a part,
-    or put it in the place of an encrypted one, it decides nothing.
-    """
+    """Return whether a part of an encrypted column is in plaintext: its writer left it so."""
+    # arrow-rs does not encrypt bloom filters (seen up to 60.1). Since anyone can alter such a part,
+    # or put it in the place of an encrypted one, it decides nothing.
     border = 4 + int.from_bytes(data[:4], "little")
     if span.part is Part.BLOOM_FILTER and border < len(data) - 4:
         border += 4 + int.from_bytes(data[border : border + 4], "little")

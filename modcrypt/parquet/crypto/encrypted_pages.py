@@ -77,14 +77,7 @@ class Page:
 
 
 class EncryptedPage:
-    """A page whose header is decrypted and whose encrypted body lies in the window.
-
-    Attributes:
-        position: Where it starts in the file.
-        body: View of the encrypted body, perhaps preceded by plaintext levels.
-        aad: AAD of the body.
-        total: Size of both modules in bytes.
-    """
+    """A page whose header is decrypted and whose encrypted body lies in the window."""
 
     __slots__ = ("aad", "body", "header", "page", "position", "total")
 
@@ -93,11 +86,12 @@ class EncryptedPage:
         total: i64,
     ) -> None:  # fmt: skip
         self.page: Page = page
-        self.position: i64 = position
+        self.position: i64 = position  # where it starts in the file
         self.header: PageHeader = header
+        # View of the encrypted body, perhaps preceded by plaintext levels.
         self.body: memoryview = body
-        self.aad: bytes = aad
-        self.total: i64 = total
+        self.aad: bytes = aad  # AAD of the body
+        self.total: i64 = total  # size of both modules in bytes
 
 
 _NO_BODY: Final = memoryview(b"")
@@ -342,11 +336,9 @@ def open_and_check_crc(encrypted: EncryptedPage) -> memoryview:
 
 
 def check_crc(encrypted: EncryptedPage) -> None:
-    """Raise ChecksumError if the CRC of a page under CTR does not match its stored bytes.
-
-    Under CTR, the CRC is the only means to detect damage. It does not authenticate: an attacker
-    can alter a page without changing its CRC.
-    """
+    """Raise ChecksumError if the CRC of a page under CTR does not match its stored bytes."""
+    # Under CTR, the CRC is the only means to detect damage. It does not authenticate: an attacker
+    # can alter a page without changing its CRC.
     page, body, crc = encrypted.page, encrypted.body, encrypted.header.crc
     if page.cipher.page.overhead != GCM_OVERHEAD and zlib.crc32(body) != crc:
         raise ChecksumError(f"{page.id()}: the CRC in its header does not match its stored bytes")

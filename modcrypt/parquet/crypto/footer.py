@@ -57,12 +57,10 @@ def _under_footer_key() -> ThriftStruct:
 
 
 def protect_metadata(chunk: ColumnChunk, cipher: ChunkCipher, plaintext_footer: bool) -> None:
-    """Encrypt a chunk's ColumnMetaData, as PME 5.3 requires it.
-
-    It is required with a column key always, and with the footer key if the footer is plaintext,
-    where the metadata would otherwise be readable. A plaintext footer keeps a stripped copy for
-    legacy readers.
-    """
+    """Encrypt a chunk's ColumnMetaData, as PME 5.3 requires it."""
+    # It is required with a column key always, and with the footer key if the footer is plaintext,
+    # where the metadata would otherwise be readable. A plaintext footer keeps a stripped copy for
+    # legacy readers.
     md = chunk.meta_data
     chunk.encrypted_column_metadata = cipher.encrypt(_COLUMN_METADATA, encode(md))
     chunk.meta_data = copy(md, keep=_LEGACY_FIELDS) if plaintext_footer else None

@@ -261,8 +261,7 @@ def _change_columns(metadata: ThriftStruct, change_once: Change) -> bool:
     """Change the key metadata of columns in place; return whether any differs."""
     differ = False
     for own in _walk_column_keys(metadata):
-        old = own.key_metadata
-        if old:  # Arrow C++ writes empty key metadata if it has none
+        if old := own.key_metadata:  # Arrow C++ writes empty key metadata if it has none
             own.key_metadata = change_once(old, _column_name(own))
             differ |= own.key_metadata != old
     return differ
@@ -280,8 +279,7 @@ def _replace_crypto_metadata(
     """Return an encrypted footer after changed key metadata; None if nothing changes."""
     differ = opened is not None and _change_columns(opened.metadata, change_once)
     crypto, end = decode("FileCryptoMetaData", tail.data)
-    old = crypto.key_metadata
-    if old:
+    if old := crypto.key_metadata:
         crypto.key_metadata = change_once(old, None)
     if crypto.key_metadata == old and not differ:
         return None

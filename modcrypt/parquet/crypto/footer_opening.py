@@ -425,10 +425,8 @@ class _Opening:
             self.report.add_error(error, *self.footer.inside, FOOTER)
 
     def verify_writer(self) -> None:
-        """Check that a required key signed the footer and its list of hashes.
-
-        This comes last: nothing but the metadata's structure has been used before.
-        """
+        """Check that a required key signed the footer and its list of hashes."""
+        # This comes last: nothing but the metadata's structure has been used before.
         footer = self.footer
         error: WriterSignatureError | None = None
         why = self._find_writer_fault()

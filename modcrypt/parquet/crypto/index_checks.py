@@ -29,10 +29,8 @@ _UNSIGNED = {11, 12, 13, 14}  # and in unsigned order
 
 
 def chunk_faults(md: ColumnMetaData, leaf: Leaf, rows: int, pages: PageFacts) -> list[str]:
-    """Return the contradictions between column metadata and the pages.
-
-    This runs per column chunk, so it makes a list: a generator takes as long as the comparisons.
-    """
+    """Return the contradictions between column metadata and the pages."""
+    # This runs per column chunk, so it makes a list: a generator takes as long as the comparisons.
     faults: list[str] = []
     numbers = pages.values
     values = sum(numbers)
@@ -218,11 +216,9 @@ def is_of_polars(created_by: bytes | None) -> bool:
 
 
 def has_doubtful_bounds(created_by: bytes | None, element: ThriftStruct) -> bool:
-    """Return whether the bounds of a column's chunks may leave out values.
-
-    Those of Polars leave out pages with NaN (1.28 to 2.0), and strings
-    that begin as the bound of another page (0.20.31 to 1.36).
-    """
+    """Return whether the bounds of a column's chunks may leave out values."""
+    # Those of Polars leave out pages with NaN (1.28 to 2.0), and strings that begin as the bound of
+    # another page (0.20.31 to 1.36).
     half = element.logicalType is not None and element.logicalType.FLOAT16 is not None
     doubtful = half or element.type in (_FLOAT, _DOUBLE, _BYTE_ARRAY)
     return doubtful and is_of_polars(created_by)

@@ -20,25 +20,18 @@ if TYPE_CHECKING:
 
 
 class PlainPage:
-    """A plaintext page, as it was stored or after decryption.
-
-    Attributes:
-        position: Where the page starts in the file.
-        header: Scan of the header.
-        body: View of the body.
-        stored: Size of the header in the file, in bytes.
-        kept: How many bytes of the body, its levels, encryption leaves in plaintext.
-    """
+    """A plaintext page, as it was stored or after decryption."""
 
     __slots__ = ("body", "header", "kept", "position", "stored")
 
     def __init__(
         self, position: i64, header: PageHeader, body: memoryview, stored: i64, kept: i64
     ) -> None:
-        self.position: i64 = position
-        self.header: PageHeader = header
-        self.body: memoryview = body
-        self.stored: i64 = stored
+        self.position: i64 = position  # where the page starts in the file
+        self.header: PageHeader = header  # scan of the header
+        self.body: memoryview = body  # view of the body
+        self.stored: i64 = stored  # size of the header in the file, in bytes
+        # How many bytes of the body, its levels, encryption leaves in plaintext.
         self.kept: i64 = kept
 
 

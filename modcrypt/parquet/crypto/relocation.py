@@ -26,19 +26,6 @@ class ChunkMove:
     """The facts about one chunk's pages, collected while they are written.
 
     All pages of a chunk that was copied unchanged move by the same distance, so it has no details.
-
-    Attributes:
-        copied: Whether the chunk was copied unchanged.
-        is_plaintext: Whether the chunk was plaintext in its source.
-        first_data_page: Old and new offset of the first data page.
-        header_growth: Total growth of the page headers in bytes.
-        pages: Old offset, new offset and new size of each data page; None if no offset index needs
-            them.
-        values: Number of values of each data page; empty unless they were encrypted and an offset
-            index needs their places.
-        encoding_stats: Statistics that are added because parquet-java needs them.
-        respelt: Page headers that decryption would not restore: the number of the page in the
-            chunk, and where its header begins and ends in the source.
     """
 
     __slots__ = (
@@ -52,28 +39,32 @@ class ChunkMove:
         self.old_end: i64 = old_end
         self.new_start: i64 = new_start
         self.new_end: i64 = 0
-        self.copied: bool = False
-        self.is_plaintext: bool = False
+        self.copied: bool = False  # whether the chunk was copied unchanged
+        self.is_plaintext: bool = False  # whether the chunk was plaintext in its source
         self.has_dictionary: bool = False
+        # Old and new offset of the first data page.
         self.first_data_page: tuple[int, int] | None = None
-        self.header_growth: i64 = 0
+        self.header_growth: i64 = 0  # total growth of the page headers in bytes
+        # Old offset, new offset and new size of each data page; None if no offset index needs them.
         self.pages: list[tuple[int, int, int]] | None = [] if keep_pages else None
+        # Number of values of each data page; empty unless they were encrypted and an offset index
+        # needs their places.
         self.values: list[int] = []
+        # Statistics that are added because parquet-java needs them.
         self.encoding_stats: list[ThriftStruct] | None = None
+        # Page headers that decryption would not restore: the number of the page in the chunk, and
+        # where its header begins and ends in the source.
         self.respelt: list[tuple[int, int, int]] = []
 
 
 class Relocation:
-    """The moves of one file with a number of row groups.
-
-    Attributes:
-        chunks: Moves of chunks, by row group and column.
-        is_exact: Whether the reverse moves would give row groups the offsets and sizes that they
-            had before `update`.
-    """
+    """The moves of one file with a number of row groups."""
 
     def __init__(self, row_groups: int) -> None:
+        # Moves of chunks, by row group and column.
         self.chunks: list[dict[int, ChunkMove]] = [{} for _ in range(row_groups)]
+        # Whether the reverse moves would give row groups the offsets and sizes that they had before
+        # `update`.
         self.is_exact = True
         self.spans: list[tuple[Span, int, int]] = []  # with new start and end
         self._parts: dict[tuple[Part, int, int], tuple[int, int]] = {}  # new offset and length

@@ -245,10 +245,8 @@ def unknown_fields(value: ThriftStruct) -> Iterator[tuple[ThriftStruct, int]]:
 
 
 def has_foreign_types(value: ThriftStruct) -> bool:
-    """Return whether a struct has a field of another type than the IDL's.
-
-    It is kept as unknown, until the field of the IDL is set, which takes its place.
-    """
+    """Return whether a struct has a field of another type than the IDL's."""
+    # It is kept as unknown, until the field of the IDL is set, which takes its place.
     by_id = _plan_of(value).by_id
     ids = (field_id for field_id, _, _ in getattr(value, UNKNOWN) or ())
     return any(0 < n < len(by_id) and by_id[n] is not None for n in ids)

@@ -358,11 +358,9 @@ def _check_index(name: str, offset: int | None, length: int | None) -> tuple[int
 
 
 def chunk_start(md: ColumnMetaData) -> int:
-    """Return the offset of a chunk's first page: the dictionary page if it has one.
-
-    `ColumnChunk.file_offset` is not reliable. A dictionary offset of 0 means that there is no
-    dictionary. PyArrow writes 0 as the offset of an empty chunk's data pages.
-    """
+    """Return the offset of a chunk's first page: the dictionary page if it has one."""
+    # `ColumnChunk.file_offset` is not reliable. A dictionary offset of 0 means that there is no
+    # dictionary. PyArrow writes 0 as the offset of an empty chunk's data pages.
     dictionary: int | None = md.dictionary_page_offset
     data: int = md.data_page_offset
     return dictionary if dictionary and (dictionary < data or data <= 0) else data

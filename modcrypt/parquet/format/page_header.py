@@ -48,18 +48,7 @@ def page_compression(codec: int, created_by: bytes | None) -> int:
 
 
 class PageHeader:
-    """The fields that a scan finds; positions are those in `raw`.
-
-    Attributes:
-        raw: The header's bytes, up to its STOP.
-        type: Type of the page.
-        uncompressed_size: Size of the page in bytes, decrypted and decompressed.
-        compressed_size: Size of the page in bytes as stored.
-        size_start, size_end: Span of compressed_page_size's varint.
-        crc: CRC as an unsigned 32-bit number; None if there is none.
-        crc_start, crc_end: Span of crc's varint; -1 and -1 if there is no CRC.
-        has_long_ids: Whether a field has its id in the long form, as negative and high ones have.
-    """
+    """The fields that a scan finds; positions are those in `raw`."""
 
     __slots__ = (
         "compressed_size", "crc", "crc_end", "crc_start", "has_long_ids", "raw", "size_end",
@@ -71,15 +60,19 @@ class PageHeader:
         size_start: i64, size_end: i64, crc: int | None, crc_start: i64, crc_end: i64,
         has_long_ids: bool = False,
     ) -> None:  # fmt: skip
-        self.raw: bytes = raw
-        self.type: i64 = kind
+        self.raw: bytes = raw  # the header's bytes, up to its STOP
+        self.type: i64 = kind  # type of the page
+        # Size of the page in bytes, decrypted and decompressed.
         self.uncompressed_size: i64 = uncompressed_size
-        self.compressed_size: i64 = compressed_size
+        self.compressed_size: i64 = compressed_size  # size of the page in bytes as stored
+        # Span of compressed_page_size's varint.
         self.size_start: i64 = size_start
         self.size_end: i64 = size_end
-        self.crc: int | None = crc
+        self.crc: int | None = crc  # CRC as an unsigned 32-bit number; None if there is none
+        # Span of crc's varint; -1 and -1 if there is no CRC.
         self.crc_start: i64 = crc_start
         self.crc_end: i64 = crc_end
+        # Whether a field has its id in the long form, as negative and high ones have.
         self.has_long_ids: bool = has_long_ids
 
     def __repr__(self) -> str:

@@ -58,10 +58,8 @@ def usual_page_header() -> re.Pattern[bytes]:
 
 @cache
 def usual_struct() -> re.Pattern[bytes]:
-    """Compile a pattern for a struct as deep as a ColumnChunk with inline metadata.
-
-    It takes about 30 ms to compile, which pays off for thousands of structs.
-    """
+    """Compile a pattern for a struct as deep as a ColumnChunk with inline metadata."""
+    # It takes about 30 ms to compile, which pays off for thousands of structs.
     number = _varint(10)  # skipping does not check the range
     flat = b"%s%s|%s%s|%s" % (_heads(4, 5, 6), number, _heads(8), _BINARY, _FLAGS)
     numbers = b"|".join(

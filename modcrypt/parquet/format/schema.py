@@ -89,11 +89,9 @@ _REQUIRED, _OPTIONAL, _REPEATED = range(3)  # FieldRepetitionType of the IDL
 
 
 def is_required(element: SchemaElement) -> bool:
-    """Return whether an element has exactly one value for each of its parent's.
-
-    An element without `repetition_type`, as of hyparquet-writer, is required: Arrow C++ and DuckDB
-    read it so, and the other readers refuse it.
-    """
+    """Return whether an element has exactly one value for each of its parent's."""
+    # An element without `repetition_type`, as of hyparquet-writer, is required: Arrow C++ and
+    # DuckDB read it so, and the other readers refuse it.
     return element.repetition_type in (None, _REQUIRED)
 
 

@@ -58,8 +58,7 @@ class SignedSource(Source):
         """Add parts that will be read; only these can be."""
         with self._lock:
             known = set(self._spans)
-            new = [span for span in spans if span not in known]
-            if new:
+            if new := [span for span in spans if span not in known]:
                 self._spans = sorted([*self._spans, *new])
                 self._starts = [span.start for span in self._spans]
 

@@ -130,8 +130,7 @@ def _describe_crypto_metadata(view: FooterView, keys: Sequence[KeyInfo]) -> Iter
         yield "That wrapped keys are stored in a key material file beside this one."
     if recipients := dict.fromkeys(id_ for key in keys for id_ in key.recipients):
         yield f"The ids of recipients, in key metadata: {list_names(recipients)}."
-    opaque = [key.size for key in keys if key.kind == "opaque"]
-    if opaque:
+    if opaque := [key.size for key in keys if key.kind == "opaque"]:
         yield (
             f"Key metadata of {format_count(len(opaque), 'key')}, "
             f"{format_count(sum(opaque), 'byte')} in a format that modcrypt does not know: "
@@ -204,11 +203,9 @@ def _describe_visible_columns(
             "of values, codec, encodings and positions."
         )
     for term, meaning in _MORE_THAN_NEEDED.items():
-        paths = [path for path, parts in encrypted.items() if term in parts]
-        if paths:
+        if paths := [path for path, parts in encrypted.items() if term in parts]:
             yield f"{meaning} of encrypted columns, in the footer: {list_names(paths)}."
-    bloomed = [path for path, parts in encrypted.items() if "bloom filter place" in parts]
-    if bloomed:
+    if bloomed := [path for path, parts in encrypted.items() if "bloom filter place" in parts]:
         yield f"Which encrypted columns have bloom filters: {list_names(bloomed)}."
 
 

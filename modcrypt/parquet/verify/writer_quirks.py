@@ -143,8 +143,7 @@ def _describe_row_group_quirks(view: FooterView) -> Iterator[str]:
     if view.footer.metadata is None or not view.footer.encrypted:
         return
     ordinals = [row_group.ordinal for row_group in view.footer.metadata.row_groups]
-    missing = [r for r, ordinal in enumerate(ordinals) if ordinal is None]
-    if missing:
+    if missing := [r for r, ordinal in enumerate(ordinals) if ordinal is None]:
         yield (
             f"{len(missing)} of {format_count(len(ordinals), 'row group')} have no ordinal: "
             "parquet-java finds no modules there."

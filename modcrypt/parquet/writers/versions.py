@@ -9,11 +9,9 @@ _VERSION: Final = rb" version (\d+)\.(\d+)\.(\d+)"
 
 
 def is_older(created_by: bytes, application: bytes, version: tuple[int, int, int]) -> bool:
-    """Return whether an application before a version wrote a file, according to the file.
-
-    Early releases of parquet-mr write no version, so that a name without one is old, as it is for
-    parquet-java (`CorruptStatistics`, `CorruptDeltaByteArrays`).
-    """
+    """Return whether an application before a version wrote a file, according to the file."""
+    # Early releases of parquet-mr write no version, so that a name without one is old, as it is for
+    # parquet-java (`CorruptStatistics`, `CorruptDeltaByteArrays`).
     end = created_by[len(application) :][:1]
     if not created_by.startswith(application) or end not in (b"", b" "):
         return False

@@ -162,10 +162,8 @@ def _start_jvm() -> Iterator[Any]:
 
 
 def bring_jar(spark: Any) -> None:
-    """Make our classes available to a session's driver and executors, unless they already are.
-
-    A session of Spark Connect can't add jars; its server has to start with one.
-    """
+    """Make our classes available to a session's driver and executors, unless they already are."""
+    # A session of Spark Connect can't add jars; its server has to start with one.
     if not hasattr(spark, "newSession"):
         raise TypeError(f"spark must be a Spark session, not {type(spark).__name__}")
     if not type(spark).__module__.startswith("pyspark.sql.connect"):

@@ -59,21 +59,7 @@ _length: Final[i64] = LENGTH
 
 
 class FileEntry:
-    """A row of a manifest: a data file or a delete file.
-
-    Attributes:
-        status: Status of the entry: 0 existing, 1 added, 2 deleted.
-        snapshot_id, sequence_number, file_sequence_number: Ids of the commit that added the file,
-            inherited if the row leaves them open.
-        content: Kind of the file: 0 data, 1 position deletes (in Puffin: a deletion vector),
-            2 equality deletes.
-        file_format: Format of the file: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`.
-        record_count: Number of rows, or of deleted rows.
-        size: Size of the file as stored, in bytes.
-        partition: The partition values by name, as Avro has them: a date is a number of days.
-        partition_names: Names in `partition`, by the ids of the partition fields: names change,
-            and Avro cannot represent all of them.
-    """
+    """A row of a manifest: a data file or a delete file."""
 
     __slots__ = (
         "_file", "_key", "_plan", "_row", "content", "file_format", "file_sequence_number",
@@ -90,20 +76,27 @@ class FileEntry:
         It has the `numbers` of its commit. `file` is what it keeps of the `data_file`, by default
         all of it.
         """
-        self.status: int = values[_status]
+        self.status: int = values[_status]  # status of the entry: 0 existing, 1 added, 2 deleted
+        # Ids of the commit that added the file, inherited if the row leaves them open.
         self.snapshot_id: int | None = numbers[0]
         self.sequence_number: int | None = numbers[1]
         self.file_sequence_number: int | None = numbers[2]
+        # Kind of the file: 0 data, 1 position deletes (in Puffin: a deletion vector), 2 equality
+        # deletes.
         self.content: int = values[_content] or DATA
         self.location: str = values[_path]
         form: str = values[_format]
+        # Format of the file: `PARQUET`, `AVRO`, `ORC` or `PUFFIN`.
         self.file_format: str = _FORMATS.get(form) or form.upper()
         self.spec_id: int = spec_id
-        self.record_count: int = values[_records]
-        self.size: int = values[_size]
+        self.record_count: int = values[_records]  # number of rows, or of deleted rows
+        self.size: int = values[_size]  # size of the file as stored, in bytes
         key = values[_key]
         self._key: Secret[bytes] | None = None if key is None else Secret(key)
+        # The partition values by name, as Avro has them: a date is a number of days.
         self.partition: Mapping[str, Any] = values[_partition]
+        # Names in `partition`, by the ids of the partition fields: names change, and Avro cannot
+        # represent all of them.
         self.partition_names: Mapping[int, str] = plan.names.partition_names
         self._file: Mapping[str, Any] | None = file
         self._row: Secret[list[Any]] | None = Secret(values) if file is None else None

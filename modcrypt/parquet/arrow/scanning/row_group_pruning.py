@@ -111,9 +111,6 @@ def find_candidate_rows(
     return {r: matching for r, matching in ranges.items() if matching}
 
 
-# --- statistics of columns -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Column:
     """A leaf of a field that the filter reads."""
@@ -219,9 +216,6 @@ def _summarize_chunk(row_group: ThriftStruct, column: _Column) -> ThriftStruct:
     return column.summarize_rows(bounds, nulls, row_group.num_rows)
 
 
-# --- pruning by PyArrow --------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Judge:
     """A filter that is bound to the file's types."""
@@ -301,9 +295,6 @@ def _make_fragment(
     return ParquetFileFormat().make_fragment(pa.py_buffer(data), partition_expression=partition)
 
 
-# --- bloom filters -------------------------------------------------------------------------------
-
-
 def _passes_bloom_filter(
     metadata: ThriftStruct, row_group: int, probe: Probe, parts: Parts
 ) -> bool:
@@ -328,9 +319,6 @@ def _passes_bloom_filter(
             return True
 
     return any(all(map(holds, conditions)) for conditions in probe)
-
-
-# --- page indexes --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
