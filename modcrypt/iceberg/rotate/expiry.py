@@ -60,7 +60,8 @@ class Expired:
             rule protects. They are kept, and so are the files that only they name.
         rules: Name of the rule that keeps each of these files, by location.
         left: Locations of files that could not be deleted, of files kept because they lead to
-            these, and ids of KEKs that are still in the key store; the next run tries again.
+            these or because a REST catalog has merged the commit with another one, which may need
+            them, and ids of KEKs that are still in the key store; the next run tries again.
     """
 
     table: IcebergTable = field(repr=False)
@@ -308,18 +309,18 @@ class _Losses:
                 place = own.beside(name)
                 self._keep(place.path, self._location(place), Rule.UNVOUCHED)
 
-    def delete(self, table: IcebergTable) -> tuple[str, ...]:
+    def delete(self, table: IcebergTable, *, keep: bool = False) -> tuple[str, ...]:
         """Delete files after the commit; return the locations of those that could not be deleted.
 
         Files that lead to a remaining file are kept too, so that the next run finds it through
-        them.
+        them. If `keep` is true, all of them remain.
         """
         left: list[str] = []
         for stage in _STAGES:
             files = [location for name in stage for location in self.files[name].values()]
             placed = [(location, table.walk.place(location)) for location in files]
-            left += files if left else remove_files(placed)
-        stays = bool(left) or not update_hint(table)
+            left += files if left or keep else remove_files(placed)
+        stays = keep or bool(left) or not update_hint(table)
         # A REST catalog writes no version for a change of the log alone, so that the version before
         # is still the current one.
         self.metadata.pop(table.place.path, None)
@@ -382,8 +383,21 @@ class Expiry:
         Raise ValueError as `check_gc`: a REST catalog merges the commit with a change of it.
         """
         check_gc(table.metadata)
-        left = self.losses.delete(table)
-        return left + _drop_keks(table, self.retired, keep=bool(left))
+        merged = self._is_merged(table)
+        left = self.losses.delete(table, keep=merged)
+        return left + _drop_keks(table, self.retired, keep=merged or bool(left))
+
+    def _is_merged(self, table: IcebergTable) -> bool:
+        """Return whether a server has merged the commit with one that may need what is dropped.
+
+        That can be a new branch or tag, which no requirement sees. Some servers keep no log.
+        """
+        done, place = table.metadata, self.place
+        if place is None or place == table.place or not table.versions.merges:
+            return False
+        *_, last = place.name, *done.texts_of("metadata-log", "metadata-file")
+        names = [{*m.refs, *(old.id for old in m.snapshots)} for m in (done, self.new)]
+        return last.rpartition("/")[2] != place.name or names[0] != names[1]
 
     def report(self, table: IcebergTable, *, dry_run: bool = False) -> Expired:
         """Return the report of what is dropped."""

@@ -20,12 +20,15 @@ from modcrypt.iceberg import (
     KeyPolicy,
     expire_history,
     load_table,
+    open_table,
+    repair_table,
     rotate_catalog,
     rotate_table,
     seal_table,
     set_policy,
     verify_table,
 )
+from modcrypt.iceberg.rotate import table_rotation
 from modcrypt.iceberg.tables import rest_requests, rest_versions
 from modcrypt.iceberg.tables.catalogs import list_tables, parse_identifier
 from modcrypt.iceberg.tables.rest_versions import RestVersions
@@ -362,6 +365,100 @@ def test_keys_are_not_dropped_behind_an_append(
     assert verify_table(rest.load()).ok
 
 
+def set_ref(rest: RestTable, name: str, kind: str, snapshot: int, **more: int) -> None:
+    update = {"action": "set-snapshot-ref", "ref-name": name, "type": kind}
+    rest_requests.commit(rest.catalog, rest.name, [], [{**update, "snapshot-id": snapshot, **more}])
+
+
+def test_an_expiry_drops_no_kek_of_a_rotation_that_is_repeated(
+    rest: RestTable, before_commit: Before, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late append brings an old KEK back, and makes the new one unused until the repetition."""
+    table, settle = rest.load().append(rows(1)), table_rotation._settle
+    real, requested, settled = rest_requests.commit, list[Any](), list[Any]()
+
+    def stop(*arguments: Any) -> None:
+        requested.extend(arguments)
+        raise KeyboardInterrupt
+
+    def settle_late(*arguments: Any) -> Any:
+        real(*requested)
+        before_commit(lambda: settled.append(settle(*arguments)))
+        expire_history(rest.load())
+        return settled[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rest_requests, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            table.append(rows(2))
+    monkeypatch.setattr(table_rotation, "_settle", settle_late)
+    rotate_table(table, "kek")
+    assert ids(rest.load()) == [1, 2]
+    assert verify_table(rest.load()).ok
+
+
+@pytest.mark.parametrize("change", ["kek", "expire", "another mek"])
+def test_keks_of_a_new_branch_stay(rest: RestTable, before_commit: Before, change: str) -> None:
+    table = rest.load().append(rows(1)).append(rows(2))
+    before_commit(lambda: rest.load().append(rows(3), branch="b"))
+    CHANGES[change](table)
+    found = rest.load()
+    assert ids(found) == [1, 2]
+    assert sorted(found.scan("b")["id"].to_pylist()) == [1, 2, 3]
+    assert verify_table(found).ok
+
+
+def test_keks_that_cannot_be_added_again_are_an_error(
+    rest: RestTable, before_commit: Before, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rest.load().append(rows(1))
+
+    def begin() -> None:
+        rest.load().append(rows(2), branch="b")
+        real = RestVersions._send_updates
+
+        def send(self: Any, before: Any, updates: Any, requirements: Any) -> Any:
+            if len(requirements) == 1:
+                raise CommitConflictError("orders: another writer was faster")
+            return real(self, before, updates, requirements)
+
+        monkeypatch.setattr(RestVersions, "_send_updates", send)
+
+    before_commit(begin)
+    with pytest.raises(IntegrityError, match=r"have repair_table restore them from .*\.json"):
+        rotate_table(table, "kek")
+    monkeypatch.undo()
+    repair_table(rest.load())
+    assert ids(rest.load()) == [1]
+    assert sorted(rest.load().scan("b")["id"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag"])
+def test_an_expiry_deletes_no_file_that_a_new_branch_or_tag_needs(
+    rest: RestTable, before_commit: Before, kind: str
+) -> None:
+    """The server drops a tag with its snapshot; the version before still leads to the files."""
+    first = rest.load().append(rows(1))
+    table, versions = first.overwrite(rows(2)), list[Any]()
+    assert first.metadata.current is not None
+    snapshot = first.metadata.current.id
+
+    def begin() -> None:
+        set_ref(rest, "b", kind, snapshot)
+        if kind == "branch":
+            rest.load().append(rows(3), branch="b")
+        versions.append(rest.load())
+
+    before_commit(begin)
+    done = expire_history(table)
+    assert len([name for name in done.left if name.endswith(".parquet")]) == 1
+    named = rest.load() if kind == "branch" else open_table(versions[0].place.path, SampleKms())
+    assert sorted(named.scan("b")["id"].to_pylist()) == ([1, 3] if kind == "branch" else [1])
+    assert ids(rest.load()) == [2]
+    assert verify_table(rest.load()).ok
+    assert expire_history(rest.load()).left == ()
+
+
 # --- failures ------------------------------------------------------------------------------------
 
 
@@ -688,17 +785,11 @@ def test_names_that_no_url_can_have(server: str, name: str) -> None:
 
 
 def test_new_data_keys_of_branches_and_tags(rest: RestTable) -> None:
-    def move(name: str, kind: str, snapshot: int, **more: int) -> None:
-        update = {"action": "set-snapshot-ref", "ref-name": name, "type": kind}
-        rest_requests.commit(
-            rest.catalog, rest.name, [], [{**update, "snapshot-id": snapshot, **more}]
-        )
-
     made = [rest.load().append(rows(number)).metadata.current for number in (1, 2, 3)]
     first, second, third = (snapshot.id for snapshot in made if snapshot is not None)
-    move("wap", "branch", third)
-    move("old", "tag", first, **{"max-ref-age-ms": 86_400_000})
-    move("main", "branch", second)
+    set_ref(rest, "wap", "branch", third)
+    set_ref(rest, "old", "tag", first, **{"max-ref-age-ms": 86_400_000})
+    set_ref(rest, "main", "branch", second)
 
     done = rotate_table(rest.load(), "dek")
     table = rest.load()
@@ -711,7 +802,7 @@ def test_new_data_keys_of_branches_and_tags(rest: RestTable) -> None:
     assert set(done.older_snapshots) == {first, second, third}
     for ref, numbers in (("main", [1, 2]), ("wap", [1, 2, 3]), ("old", [1])):
         assert sorted(table.scan(ref)["id"].to_pylist()) == numbers, ref
-    move("main", "branch", wap.id)
+    set_ref(rest, "main", "branch", wap.id)
     expire_history(rest.load())
     assert ids(rest.load()) == [1, 2, 3]
     assert verify_table(rest.load()).ok
