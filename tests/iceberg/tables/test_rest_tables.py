@@ -397,17 +397,6 @@ def test_an_expiry_drops_no_kek_of_a_rotation_that_is_repeated(
     assert verify_table(rest.load()).ok
 
 
-@pytest.mark.parametrize("change", ["kek", "expire", "another mek"])
-def test_keks_of_a_new_branch_stay(rest: RestTable, before_commit: Before, change: str) -> None:
-    table = rest.load().append(rows(1)).append(rows(2))
-    before_commit(lambda: rest.load().append(rows(3), branch="b"))
-    CHANGES[change](table)
-    found = rest.load()
-    assert ids(found) == [1, 2]
-    assert sorted(found.scan("b")["id"].to_pylist()) == [1, 2, 3]
-    assert verify_table(found).ok
-
-
 def test_keks_that_cannot_be_added_again_are_an_error(
     rest: RestTable, before_commit: Before, monkeypatch: pytest.MonkeyPatch
 ) -> None:
