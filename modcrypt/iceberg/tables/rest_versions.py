@@ -97,12 +97,14 @@ class RestVersions(CatalogVersions):
         try:
             after = rest_requests.commit(self.catalog, self.identifier, requirements, updates)
         except (OSError, ModcryptError):
-            found = rest_requests.load(self.catalog, self.identifier)
+            found = rest_requests.look_up(self.catalog, self.identifier)
             changed = found is not None and found.location != before.location
             if found is None or not changed or not _has_all(updates, found.metadata):
                 raise
             return found
-        return after if _has_all(updates, after.metadata) else self._load()
+        if _has_all(updates, after.metadata):
+            return after
+        return rest_requests.look_up(self.catalog, self.identifier) or after
 
     def _restore(self, after: TableAnswer, lost: Sequence[Update], base: Place) -> TableAnswer:
         """Add KEKs that a commit to version `base` has dropped, and that others need."""

@@ -14,7 +14,13 @@ import requests
 from pyiceberg.catalog.rest import Capability, RestCatalog
 
 from modcrypt import SigningKey
-from modcrypt.errors import CommitConflictError, FormatError, IntegrityError, UnsupportedFormatError
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    LimitError,
+    UnsupportedFormatError,
+)
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
@@ -476,6 +482,18 @@ def test_a_lost_answer_is_looked_up(
         assert len(list(Path(table.place.path).parents[1].rglob("*.parquet"))) == 1
 
 
+class Answers(requests.Session):
+    """A session that always gives one answer."""
+
+    def __init__(self, status: int, content: bytes) -> None:
+        super().__init__()
+        self.response = requests.Response()
+        self.response.status_code, self.response._content = status, content
+
+    def request(self, *arguments: Any, **options: Any) -> requests.Response:
+        return self.response
+
+
 def answer_commits(monkeypatch: pytest.MonkeyPatch, answer: Any, *, done: bool) -> None:
     """Answer each commit with `answer`; the server carries it out only if `done` is set."""
     real = rest_requests._send
@@ -505,6 +523,35 @@ def test_answers_of_gateways_prove_nothing(
             table.append(rows(3))
         # The server might still carry it out, so its files stay.
         assert len(list(Path(table.place.path).parents[1].rglob("*.parquet"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("failure", "looked_up"),
+    [(LimitError("compressed"), None), (OSError("504"), Answers(200, b"<html>").response),
+     (CommitConflictError("409"), Answers(200, b"<html>").response),
+     (None, Answers(200, b"<html>").response)],
+)  # fmt: skip
+def test_a_commit_that_a_server_carries_out_late_finds_its_files(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, failure: Any, looked_up: Any
+) -> None:
+    """Neither an answer that is refused nor one that cannot be read proves anything."""
+    table = rest.load().append(rows(1))
+    real, requested, answers = rest_requests._send, list[Any](), [looked_up]
+
+    def send(catalog: Any, method: str, *arguments: Any) -> Any:
+        if method == "GET":
+            return (requested and answers and answers.pop()) or real(catalog, method, *arguments)
+        requested.append(arguments)
+        if isinstance(failure, Exception):
+            raise failure
+        return real(catalog, "GET", rest.name, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rest_requests, "_send", send)
+        with pytest.raises(OSError, match=r"compressed|not that of a table"):
+            table.append(rows(2))
+    real(rest.catalog, "POST", *requested[0])
+    assert ids(rest.load()) == [1, 2]
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -633,18 +680,6 @@ def set_property(table: IcebergTable, name: str, text: str) -> IcebergTable:
 
 
 # --- answers and settings ------------------------------------------------------------------------
-
-
-class Answers(requests.Session):
-    """A session that always gives one answer."""
-
-    def __init__(self, status: int, content: bytes) -> None:
-        super().__init__()
-        self.response = requests.Response()
-        self.response.status_code, self.response._content = status, content
-
-    def request(self, *arguments: Any, **options: Any) -> requests.Response:
-        return self.response
 
 
 @pytest.mark.parametrize(
