@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from modcrypt.errors import UnsupportedFormatError
-from modcrypt.iceberg.format.table_metadata import TableMetadata
+from modcrypt.iceberg.format.table_metadata import POLICY, TableMetadata
 
 Update: TypeAlias = dict[str, Any]
 
@@ -147,6 +147,8 @@ def _check_others(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
 def _update_properties(old: TableMetadata, new: TableMetadata) -> Iterator[Update]:
     before, after = old.properties, new.properties
     changed = {name: text for name, text in after.items() if before.get(name) != text}
+    if any(name.startswith(POLICY) for name in changed):  # halves of two policies do not fit
+        changed |= {name: text for name, text in after.items() if name.startswith(POLICY)}
     if changed:
         yield {"action": "set-properties", "updates": changed}
     if removed := sorted(before.keys() - after.keys()):

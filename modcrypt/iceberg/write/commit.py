@@ -274,10 +274,13 @@ def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion)
             continue
         if not is_expected:
             raise CommitConflictError(f"{place.address}: another writer has rotated the master key")
+    keys = done.metadata.keys
+    is_single = any(old.key_id in keys and keys[old.key_id].is_single for old in new)
     raise IntegrityError(
         f"{done.place.address}: snapshot {', '.join(map(str, sorted(ids)))} was committed, and its "
-        "KEK is not under the table's master key, which another writer has rotated at the same "
-        "time: do not repeat the change, but rotate mek with both master keys in master_key_ids"
+        "key is not under the table's master key, which another writer has rotated at the same "
+        f"time: do not repeat the change, but rotate {'kek' if is_single else 'mek'} with both "
+        "master keys in master_key_ids"
     )
 
 

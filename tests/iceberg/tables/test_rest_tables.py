@@ -243,6 +243,28 @@ def test_no_snapshot_lands_under_a_former_master_key(
     assert verify_table(rest.load()).ok
 
 
+def test_two_policies_do_not_mix(rest: RestTable, before_commit: Before) -> None:
+    """Single wrapping has no KEK for each day."""
+    table = set_policy(rest.load(), KeyPolicy(kek_lifetime_days=7))
+    before_commit(lambda: set_policy(rest.load(), KeyPolicy(wrapping="single")))
+    set_policy(table, KeyPolicy(kek_per="day"))
+    assert KeyPolicy.of(rest.load().metadata) == KeyPolicy(kek_per="day")
+    assert ids(rest.load().append(rows(1))) == [1]
+
+
+def test_a_key_that_a_former_master_key_wraps_is_rotated_by_kek(
+    rest: RestTable, before_commit: Before
+) -> None:
+    both = ["keyA", "keyB"]
+    table = set_policy(rest.load(master_key_ids=both), KeyPolicy(wrapping="single"))
+    table = table.append(rows(1))
+    before_commit(lambda: rotate_table(table, "kek", new_master_key_id="keyB"))
+    with pytest.raises(IntegrityError, match="rotate kek with both master keys"):
+        table.append(rows(2))
+    rotate_table(rest.load(master_key_ids=both), "kek")
+    assert ids(rest.load()) == [1, 2]
+
+
 def test_a_table_remembers_its_master_key_when_a_server_merges_another(
     rest: RestTable, before_commit: Before
 ) -> None:
