@@ -450,7 +450,7 @@ def test_keks_that_cannot_be_added_again_are_an_error(
     assert sorted(rest.load().scan("b")["id"].to_pylist()) == [1, 2]
 
 
-@pytest.mark.parametrize("kind", ["branch", "tag"])
+@pytest.mark.parametrize("kind", ["branch", "tag", "under another master key"])
 def test_an_expiry_deletes_no_file_that_a_new_branch_or_tag_needs(
     rest: RestTable, before_commit: Before, kind: str
 ) -> None:
@@ -461,16 +461,18 @@ def test_an_expiry_deletes_no_file_that_a_new_branch_or_tag_needs(
     snapshot = first.metadata.current.id
 
     def begin() -> None:
-        set_ref(rest, "b", kind, snapshot)
-        if kind == "branch":
+        set_ref(rest, "b", "tag" if kind == "tag" else "branch", snapshot)
+        if kind != "tag":
             rest.load().append(rows(3), branch="b")
+        if kind == "under another master key":
+            rotate_table(rest.load(), "mek", new_master_key_id="keyB")
         versions.append(rest.load())
 
     before_commit(begin)
     done = expire_history(table)
     assert len([name for name in done.left if name.endswith(".parquet")]) == 1
-    named = rest.load() if kind == "branch" else open_table(versions[0].place.path, SampleKms())
-    assert sorted(named.scan("b")["id"].to_pylist()) == ([1, 3] if kind == "branch" else [1])
+    named = open_table(versions[0].place.path, SampleKms()) if kind == "tag" else rest.load()
+    assert sorted(named.scan("b")["id"].to_pylist()) == ([1] if kind == "tag" else [1, 3])
     assert ids(rest.load()) == [2]
     assert verify_table(rest.load()).ok
     assert expire_history(rest.load()).left == ()
