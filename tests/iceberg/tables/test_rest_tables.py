@@ -298,6 +298,25 @@ def test_a_snapshot_that_others_have_built_upon_stays(
     assert ids(rest.load()) == [1, 2]
 
 
+def test_a_snapshot_that_is_undone_keeps_the_files_of_a_new_branch(
+    rest: RestTable, before_commit: Before
+) -> None:
+    table = rest.load().append(rows(1))
+
+    def rotate() -> None:
+        rotate_table(rest.load(), "kek", new_master_key_id="keyB")
+        before_commit(
+            lambda: rest.load(master_key_ids=["keyA", "keyB"]).append(rows(3), branch="b")
+        )
+
+    before_commit(rotate)
+    with pytest.raises(IntegrityError, match="while the commit was undone: repeat"):
+        table.append(rows(2))
+    found = rest.load(master_key_ids=["keyA", "keyB"])
+    assert ids(found) == [1]
+    assert sorted(found.scan("b")["id"].to_pylist()) == [1, 2, 3]
+
+
 def test_a_rotation_drops_keks_that_an_append_brings_back(
     rest: RestTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
