@@ -34,6 +34,8 @@ MAX_KEY_ENTRY = 64 << 10
 
 KEY_ID = "encryption.key-id"  # table property: the id of the master key (MEK)
 
+POLICY = "modcrypt.encryption."  # prefix of the table properties of a key policy
+
 KEY_LENGTH = "encryption.data-key-length"
 """Table property: the length of data keys and KEKs in bytes; 16 by default."""
 

@@ -29,13 +29,12 @@ from modcrypt.errors import (
     PlaintextError,
     UnsupportedFormatError,
 )
-from modcrypt.iceberg.format.table_metadata import EncryptedKey, TableMetadata
+from modcrypt.iceberg.format.table_metadata import POLICY, EncryptedKey, TableMetadata
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
 from modcrypt.iceberg.keys.wrapping_keys import TABLE, IcebergKey, OpenKey
 from modcrypt.settings.setting import explain_arguments, settings_of
 from modcrypt.settings.table import TablePolicySettings, list_table_policy_faults
 
-PREFIX = "modcrypt.encryption."  # prefix of the names of a policy's table properties
 DAY_MS = 24 * 60 * 60 * 1000
 
 FILES_SCOPE = "files"  # scope of a KEK for a number of files; only one commit uses such a KEK
@@ -81,7 +80,7 @@ class KeyPolicy(TablePolicySettings):
         """
         settings = settings_of(TablePolicySettings)
         names = {_property_name(name): name for name in settings}
-        properties = {k: v for k, v in metadata.properties.items() if k.startswith(PREFIX)}
+        properties = {k: v for k, v in metadata.properties.items() if k.startswith(POLICY)}
         if unknown := sorted(properties.keys() - names.keys()):
             raise UnsupportedFormatError(
                 f"{metadata.name}: {unknown[0]!r} is not a known property of a policy"
@@ -93,7 +92,7 @@ class KeyPolicy(TablePolicySettings):
         try:
             return cls(**values)  # type: ignore[arg-type]  # __post_init__ checks them
         except ValueError as error:
-            raise FormatError(f"{metadata.name}: {PREFIX}*: {error}") from None
+            raise FormatError(f"{metadata.name}: {POLICY}*: {error}") from None
 
     @property
     def wraps_files_singly(self) -> bool:
@@ -114,7 +113,7 @@ class KeyPolicy(TablePolicySettings):
 
 
 def _property_name(name: str) -> str:
-    return PREFIX + name.replace("_", "-")
+    return POLICY + name.replace("_", "-")
 
 
 def partition_scope(path: str) -> str:

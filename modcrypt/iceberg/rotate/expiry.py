@@ -60,7 +60,8 @@ class Expired:
             rule protects. They are kept, and so are the files that only they name.
         rules: Name of the rule that keeps each of these files, by location.
         left: Locations of files that could not be deleted, of files kept because they lead to
-            these, and ids of KEKs that are still in the key store; the next run tries again.
+            these or because a REST catalog has merged the commit with another one, which may need
+            them, and ids of KEKs that are still in the key store; the next run tries again.
     """
 
     table: IcebergTable = field(repr=False)
@@ -302,18 +303,18 @@ class _Losses:
                 place = own.beside(name)
                 self._keep(place.path, self._location(place), Rule.UNVOUCHED)
 
-    def delete(self, table: IcebergTable) -> tuple[str, ...]:
+    def delete(self, table: IcebergTable, *, keep: bool = False) -> tuple[str, ...]:
         """Delete files after the commit; return the locations of those that could not be deleted.
 
         Files that lead to a remaining file are kept too, so that the next run finds it through
-        them.
+        them. If `keep` is true, all of them remain.
         """
         left: list[str] = []
         for stage in _STAGES:
             files = [location for name in stage for location in self.files[name].values()]
             placed = [(location, table.walk.place(location)) for location in files]
-            left += files if left else remove_files(placed)
-        stays = bool(left) or not update_hint(table)
+            left += files if left or keep else remove_files(placed)
+        stays = keep or bool(left) or not update_hint(table)
         # A REST catalog writes no version for a change of the log alone, so that the version before
         # is still the current one.
         self.metadata.pop(table.place.path, None)
@@ -376,8 +377,10 @@ class Expiry:
         Raise ValueError as `check_gc`: a REST catalog merges the commit with a change of it.
         """
         check_gc(table.metadata)
-        left = self.losses.delete(table)
-        return left + _drop_keks(table, self.retired, keep=bool(left))
+        # A new branch or tag, which no requirement sees, may need what is dropped.
+        merged = table.versions.merges and table.place != self.place and not table.own_commits
+        left = self.losses.delete(table, keep=merged)
+        return left + _drop_keks(table, self.retired, keep=merged or bool(left))
 
     def report(self, table: IcebergTable, *, dry_run: bool = False) -> Expired:
         """Return the report of what is dropped."""

@@ -261,8 +261,9 @@ def _is_settled(metadata: TableMetadata, goal: str, rotation: Rotation) -> bool:
 
 def _finishing(rotation: Rotation, goal: str) -> Rotation:
     """Return a rotation that leaves all keys under the master key `goal`."""
-    # A rotation of KEKs is repeated, to drop the old ones that are there again.
+    # A rotation of KEKs is repeated, to drop the old ones that are there again. It makes new ones:
+    # a commit that is under way may drop any KEK that the table has.
     if isinstance(rotation, KekRotation):
-        rotation.new_id = goal
+        rotation.new_id, rotation.target = goal, ""
         return rotation
     return MekRotation(goal)

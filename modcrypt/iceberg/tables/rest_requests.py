@@ -217,17 +217,31 @@ def commit(
         "identifier": {"namespace": namespace, "name": name},
         "requirements": list(requirements), "updates": list(updates),
     }  # fmt: skip
-    response = _send(catalog, "POST", identifier, json.dumps(body, ensure_ascii=False).encode())
-    if response.status_code == HTTPStatus.OK:
-        try:
+    data = json.dumps(body, ensure_ascii=False).encode()
+    with _unknown_outcome():
+        response = _send(catalog, "POST", identifier, data)
+        if response.status_code == HTTPStatus.OK:
             return _read_answer(response, name)
-        except ModcryptError as error:
-            raise OSError(str(error)) from None  # the server has carried out the request, or not
     if response.status_code in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND}:
         raise CommitConflictError(f"{name}: another writer was faster: {_reason(response)}")
     if response.status_code in _REFUSED - _PASSING:
         raise UnsupportedFormatError(f"{name}: the REST catalog refuses this: {_reason(response)}")
     raise _failure(response)
+
+
+def look_up(catalog: RestCatalog, identifier: Identifier) -> TableAnswer | None:
+    """Load a table after a commit; raise OSError if it remains unknown whether that took effect."""
+    with _unknown_outcome():
+        return load(catalog, identifier)
+
+
+@contextlib.contextmanager
+def _unknown_outcome() -> Iterator[None]:
+    """Convert errors of an answer to OSError: the server has carried out the commit, or not."""
+    try:
+        yield
+    except ModcryptError as error:
+        raise OSError(str(error)) from None
 
 
 def drop(catalog: RestCatalog, identifier: Identifier) -> bool:
@@ -306,6 +320,9 @@ def _request(
         raise LimitError(f"the REST catalog's answer is refused: {error}") from None
     except RequestException as error:
         raise _connection_error(error) from None
+    except (RESTError, ValueError, KeyError) as error:  # pyiceberg's texts may have the token
+        why = f"the REST catalog failed: it gave no valid token: {type(error).__name__}"
+        raise PermissionError(why) from None
     return response
 
 

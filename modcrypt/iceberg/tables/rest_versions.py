@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog.rest import RestCatalog
 
-from modcrypt.errors import ModcryptError, UnsupportedFormatError
+from modcrypt.errors import IntegrityError, ModcryptError, UnsupportedFormatError, list_names
 from modcrypt.iceberg.format.metadata_updates import (
     Update,
     find_updates,
     is_applied,
     keeps_removed,
     list_requirements,
+    restore_keks,
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.format.table_versions import CurrentVersion, check_newest
@@ -70,7 +71,8 @@ class RestVersions(CatalogVersions):
         updates = find_updates(before.metadata, metadata)
         if not updates:  # for which the server would write no version either
             return base, before.metadata.named(base.path)
-        after = self._send_updates(before, updates)
+        requirements = list_requirements(before.metadata, updates)
+        after = self._send_updates(before, updates, requirements)
         if after.location == before.location:
             raise OSError(
                 f"{self._name}: the REST catalog has accepted a commit, and still has the version "
@@ -81,23 +83,41 @@ class RestVersions(CatalogVersions):
                 f"{self._name}: the REST catalog has ignored a part of the commit, as servers do "
                 "that know no encryption keys: restore the table's previous version there"
             )
+        if lost := restore_keks(before.metadata, metadata, after.metadata):
+            after = self._restore(after, lost, base)
         place = self._find_file(after._replace(config=before.config))
         return place, after.metadata.named(place.path)
 
-    def _send_updates(self, before: TableAnswer, updates: Sequence[Update]) -> TableAnswer:
+    def _send_updates(
+        self, before: TableAnswer, updates: Sequence[Update], requirements: Sequence[Update]
+    ) -> TableAnswer:
         """Have the server apply updates; return the version that it has afterwards."""
         # Gateways repeat requests and lose, cut or cache answers. So neither a refusal nor an old
         # version in the answer proves that the server has not applied the updates.
-        requirements = list_requirements(before.metadata, updates)
         try:
             after = rest_requests.commit(self.catalog, self.identifier, requirements, updates)
         except (OSError, ModcryptError):
-            found = rest_requests.load(self.catalog, self.identifier)
+            found = rest_requests.look_up(self.catalog, self.identifier)
             changed = found is not None and found.location != before.location
             if found is None or not changed or not _has_all(updates, found.metadata):
                 raise
             return found
-        return after if _has_all(updates, after.metadata) else self._load()
+        if _has_all(updates, after.metadata):
+            return after
+        return rest_requests.look_up(self.catalog, self.identifier) or after
+
+    def _restore(self, after: TableAnswer, lost: Sequence[Update], base: Place) -> TableAnswer:
+        """Add KEKs that a commit to version `base` has dropped, and that others need."""
+        of_table, *_ = list_requirements(after.metadata)
+        try:
+            return self._send_updates(after, lost, [of_table])
+        except (OSError, ModcryptError, ValueError):
+            ids = list_names(update["encryption-key"]["key-id"] for update in lost)
+            raise IntegrityError(
+                f"{self._name}: the commit has dropped keys that another writer has used at the "
+                f"same time ({ids}), and they could not be added again: have repair_table restore "
+                f"them from {base.address} before the table's history is expired"
+            ) from None  # a cause may say that the commit was not made
 
     def _load(self) -> TableAnswer:
         if (answer := rest_requests.load(self.catalog, self.identifier)) is None:

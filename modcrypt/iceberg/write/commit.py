@@ -272,12 +272,22 @@ def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion)
         except CommitConflictError:
             done = table.versions.read()
             continue
-        if not is_expected:
-            raise CommitConflictError(f"{place.address}: another writer has rotated the master key")
+        if is_expected:
+            continue
+        why = f"{place.address}: another writer has rotated the master key"
+        if find_foreign(done.metadata, settled, place):  # as a branch that begins at the snapshot
+            raise IntegrityError(
+                f"{why}, and changed the table while the commit was undone: repeat the change; its "
+                "first files stay, and are orphans if nothing needs them"
+            )
+        raise CommitConflictError(why)
+    keys = done.metadata.keys
+    is_single = any(old.key_id in keys and keys[old.key_id].is_single for old in new)
     raise IntegrityError(
         f"{done.place.address}: snapshot {', '.join(map(str, sorted(ids)))} was committed, and its "
-        "KEK is not under the table's master key, which another writer has rotated at the same "
-        "time: do not repeat the change, but rotate mek with both master keys in master_key_ids"
+        "key is not under the table's master key, which another writer has rotated at the same "
+        f"time: do not repeat the change, but rotate {'kek' if is_single else 'mek'} with both "
+        "master keys in master_key_ids"
     )
 
 

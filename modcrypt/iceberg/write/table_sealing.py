@@ -126,8 +126,8 @@ def find_foreign(done: TableMetadata, sent: TableMetadata, base: Place) -> str |
     """Return the changes of a server besides the commit to version `base`; None for no changes."""
     # A seal would be over the changes of another writer, or of the server, which nobody has sealed.
     *_, last = "", *done.texts_of("metadata-log", "metadata-file")
-    # A server creates no version for a change of the log alone.
-    if done.name != base.path and last.rpartition("/")[2] != base.name:
+    # A server creates no version for a change of the log alone; some keep no log.
+    if last and done.name != base.path and last.rpartition("/")[2] != base.name:
         return "another writer has committed at the same time"
     changed = _find_differences(done, sent)
     return f"the server has put other {list_names(changed)} there" if changed else None

@@ -13,6 +13,7 @@ from modcrypt.iceberg.format.metadata_updates import (
     is_applied,
     keeps_removed,
     list_requirements,
+    restore_keks,
 )
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 
@@ -83,6 +84,19 @@ def test_a_changed_entry_brings_its_kek() -> None:
         {"action": "add-encryption-key", "encryption-key": key("k2", "keyA")},
         {"action": "add-encryption-key", "encryption-key": key("e1", "k2", "BBBB")},
     ]
+
+
+def test_dropped_keks_that_others_need_are_added_again() -> None:
+    """The manifests of a snapshot may need more KEKs than the entry of its list."""
+    other = {**key("k2", "keyA"), "properties": {"KEY_TIMESTAMP": "1"}}
+    old, new = metadata(encryption_keys=[KEK, ENTRY, other]), metadata(encryption_keys=[other])
+    assert restore_keks(metadata(), metadata(), metadata()) == []
+    assert restore_keks(old, new, new) == []
+    needed = new.with_members(encryption_keys=[key("e2", "k1")])
+    added = [snapshot(1, "e1"), snapshot(2, "e2")]
+    for after, keks in ((needed, [KEK]), (needed.with_members(snapshots=added), [KEK, other])):
+        updates = restore_keks(old, new, after)
+        assert [update["encryption-key"] for update in updates] == keks
 
 
 def test_a_carried_key_may_be_wrapped_otherwise_by_now() -> None:

@@ -31,6 +31,7 @@ from tests.support.iceberg.catalog_tables import (
     check_rotation_of_namespace,
 )
 from tests.support.iceberg.cli_runs import Run, check_changes, check_seals, run
+from tests.support.iceberg.concurrent_commits import check_commits_between
 from tests.support.iceberg.glue_catalog import (
     GlueTable,
     Step,
@@ -71,7 +72,8 @@ def versions_in(table: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "check", [check_purge, check_interrupted_purge, check_rotation_of_namespace]
+    "check",
+    [check_purge, check_interrupted_purge, check_rotation_of_namespace, check_commits_between],
 )
 def test_what_holds_in_every_catalog(glue: GlueTable, check: Any) -> None:
     check(glue)

@@ -8,6 +8,7 @@ import json
 import pickle
 import socket
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,6 +141,36 @@ def test_a_slow_answer_ends_in_time(
     server.table = SLOW[name]
     with pytest.raises(OSError, match="the REST catalog failed"):
         load(server.open())
+
+
+TOKEN = '{"access_token": "%s", "token_type": "bearer"}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, TOKEN % "TOK\u0141EN"), (200, '{"access": "TOKEN"}'), (200, "TOKEN"), (500, "TOKEN"),
+     (400, '{"error": "invalid_client", "error_description": "TOKEN"}')],
+)  # fmt: skip
+@pytest.mark.parametrize("expired", [401, 419])
+def test_a_token_that_cannot_be_renewed(
+    server: Catalog, expired: int, status: int, body: str
+) -> None:
+    token: list[Any] = [200, TOKEN % "first"]
+
+    def answer(peer: socket.socket) -> None:
+        asks = server.requests[-1].startswith(b"POST /tokens")
+        code, text = token if asks else (expired, "{}")
+        data = text.encode()
+        start = f"HTTP/1.1 {code} X\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n"
+        peer.sendall(start.encode() + data)
+
+    server.table = answer
+    address = {"oauth2-server-uri": f"{server.uri}/tokens"}
+    with warnings.catch_warnings(action="ignore"):
+        catalog = RestCatalog("c", uri=server.uri, credential="id:SECRET", **address)
+    token[:] = status, body
+    with pytest.raises(PermissionError, match=r"gave no valid token: [A-Za-z]+Error$"):
+        load(catalog)
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

@@ -14,18 +14,27 @@ import requests
 from pyiceberg.catalog.rest import Capability, RestCatalog
 
 from modcrypt import SigningKey
-from modcrypt.errors import CommitConflictError, FormatError, IntegrityError, UnsupportedFormatError
+from modcrypt.errors import (
+    CommitConflictError,
+    FormatError,
+    IntegrityError,
+    LimitError,
+    UnsupportedFormatError,
+)
 from modcrypt.iceberg import (
     IcebergTable,
     KeyPolicy,
     expire_history,
     load_table,
+    open_table,
+    repair_table,
     rotate_catalog,
     rotate_table,
     seal_table,
     set_policy,
     verify_table,
 )
+from modcrypt.iceberg.rotate import table_rotation
 from modcrypt.iceberg.tables import rest_requests, rest_versions
 from modcrypt.iceberg.tables.catalogs import list_tables, parse_identifier
 from modcrypt.iceberg.tables.rest_versions import RestVersions
@@ -234,6 +243,28 @@ def test_no_snapshot_lands_under_a_former_master_key(
     assert verify_table(rest.load()).ok
 
 
+def test_two_policies_do_not_mix(rest: RestTable, before_commit: Before) -> None:
+    """Single wrapping has no KEK for each day."""
+    table = set_policy(rest.load(), KeyPolicy(kek_lifetime_days=7))
+    before_commit(lambda: set_policy(rest.load(), KeyPolicy(wrapping="single")))
+    set_policy(table, KeyPolicy(kek_per="day"))
+    assert KeyPolicy.of(rest.load().metadata) == KeyPolicy(kek_per="day")
+    assert ids(rest.load().append(rows(1))) == [1]
+
+
+def test_a_key_that_a_former_master_key_wraps_is_rotated_by_kek(
+    rest: RestTable, before_commit: Before
+) -> None:
+    both = ["keyA", "keyB"]
+    table = set_policy(rest.load(master_key_ids=both), KeyPolicy(wrapping="single"))
+    table = table.append(rows(1))
+    before_commit(lambda: rotate_table(table, "kek", new_master_key_id="keyB"))
+    with pytest.raises(IntegrityError, match="rotate kek with both master keys"):
+        table.append(rows(2))
+    rotate_table(rest.load(master_key_ids=both), "kek")
+    assert ids(rest.load()) == [1, 2]
+
+
 def test_a_table_remembers_its_master_key_when_a_server_merges_another(
     rest: RestTable, before_commit: Before
 ) -> None:
@@ -265,6 +296,25 @@ def test_a_snapshot_that_others_have_built_upon_stays(
         table.append(rows(1))
     rotate_table(rest.load(master_key_ids=both), "mek")
     assert ids(rest.load()) == [1, 2]
+
+
+def test_a_snapshot_that_is_undone_keeps_the_files_of_a_new_branch(
+    rest: RestTable, before_commit: Before
+) -> None:
+    table = rest.load().append(rows(1))
+
+    def rotate() -> None:
+        rotate_table(rest.load(), "kek", new_master_key_id="keyB")
+        before_commit(
+            lambda: rest.load(master_key_ids=["keyA", "keyB"]).append(rows(3), branch="b")
+        )
+
+    before_commit(rotate)
+    with pytest.raises(IntegrityError, match="while the commit was undone: repeat"):
+        table.append(rows(2))
+    found = rest.load(master_key_ids=["keyA", "keyB"])
+    assert ids(found) == [1]
+    assert sorted(found.scan("b")["id"].to_pylist()) == [1, 2, 3]
 
 
 def test_a_rotation_drops_keks_that_an_append_brings_back(
@@ -362,6 +412,91 @@ def test_keys_are_not_dropped_behind_an_append(
     assert verify_table(rest.load()).ok
 
 
+def set_ref(rest: RestTable, name: str, kind: str, snapshot: int, **more: int) -> None:
+    update = {"action": "set-snapshot-ref", "ref-name": name, "type": kind}
+    rest_requests.commit(rest.catalog, rest.name, [], [{**update, "snapshot-id": snapshot, **more}])
+
+
+def test_an_expiry_drops_no_kek_of_a_rotation_that_is_repeated(
+    rest: RestTable, before_commit: Before, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late append brings an old KEK back, and makes the new one unused until the repetition."""
+    table, settle = rest.load().append(rows(1)), table_rotation._settle
+    real, requested, settled = rest_requests.commit, list[Any](), list[Any]()
+
+    def stop(*arguments: Any) -> None:
+        requested.extend(arguments)
+        raise KeyboardInterrupt
+
+    def settle_late(*arguments: Any) -> Any:
+        real(*requested)
+        before_commit(lambda: settled.append(settle(*arguments)))
+        expire_history(rest.load())
+        return settled[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rest_requests, "commit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            table.append(rows(2))
+    monkeypatch.setattr(table_rotation, "_settle", settle_late)
+    rotate_table(table, "kek")
+    assert ids(rest.load()) == [1, 2]
+    assert verify_table(rest.load()).ok
+
+
+def test_keks_that_cannot_be_added_again_are_an_error(
+    rest: RestTable, before_commit: Before, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = rest.load().append(rows(1))
+
+    def begin() -> None:
+        rest.load().append(rows(2), branch="b")
+        real = RestVersions._send_updates
+
+        def send(self: Any, before: Any, updates: Any, requirements: Any) -> Any:
+            if len(requirements) == 1:
+                raise CommitConflictError("orders: another writer was faster")
+            return real(self, before, updates, requirements)
+
+        monkeypatch.setattr(RestVersions, "_send_updates", send)
+
+    before_commit(begin)
+    with pytest.raises(IntegrityError, match=r"have repair_table restore them from .*\.json"):
+        rotate_table(table, "kek")
+    monkeypatch.undo()
+    repair_table(rest.load())
+    assert ids(rest.load()) == [1]
+    assert sorted(rest.load().scan("b")["id"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag", "under another master key"])
+def test_an_expiry_deletes_no_file_that_a_new_branch_or_tag_needs(
+    rest: RestTable, before_commit: Before, kind: str
+) -> None:
+    """The server drops a tag with its snapshot; the version before still leads to the files."""
+    first = rest.load().append(rows(1))
+    table, versions = first.overwrite(rows(2)), list[Any]()
+    assert first.metadata.current is not None
+    snapshot = first.metadata.current.id
+
+    def begin() -> None:
+        set_ref(rest, "b", "tag" if kind == "tag" else "branch", snapshot)
+        if kind != "tag":
+            rest.load().append(rows(3), branch="b")
+        if kind == "under another master key":
+            rotate_table(rest.load(), "mek", new_master_key_id="keyB")
+        versions.append(rest.load())
+
+    before_commit(begin)
+    done = expire_history(table)
+    assert len([name for name in done.left if name.endswith(".parquet")]) == 1
+    named = open_table(versions[0].place.path, SampleKms()) if kind == "tag" else rest.load()
+    assert sorted(named.scan("b")["id"].to_pylist()) == ([1] if kind == "tag" else [1, 3])
+    assert ids(rest.load()) == [2]
+    assert verify_table(rest.load()).ok
+    assert expire_history(rest.load()).left == ()
+
+
 # --- failures ------------------------------------------------------------------------------------
 
 
@@ -388,6 +523,18 @@ def test_a_lost_answer_is_looked_up(
         assert ids(rest.load()) == []
         # The server might still carry it out, so its files stay.
         assert len(list(Path(table.place.path).parents[1].rglob("*.parquet"))) == 1
+
+
+class Answers(requests.Session):
+    """A session that always gives one answer."""
+
+    def __init__(self, status: int, content: bytes) -> None:
+        super().__init__()
+        self.response = requests.Response()
+        self.response.status_code, self.response._content = status, content
+
+    def request(self, *arguments: Any, **options: Any) -> requests.Response:
+        return self.response
 
 
 def answer_commits(monkeypatch: pytest.MonkeyPatch, answer: Any, *, done: bool) -> None:
@@ -419,6 +566,35 @@ def test_answers_of_gateways_prove_nothing(
             table.append(rows(3))
         # The server might still carry it out, so its files stay.
         assert len(list(Path(table.place.path).parents[1].rglob("*.parquet"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("failure", "looked_up"),
+    [(LimitError("compressed"), None), (OSError("504"), Answers(200, b"<html>").response),
+     (CommitConflictError("409"), Answers(200, b"<html>").response),
+     (None, Answers(200, b"<html>").response)],
+)  # fmt: skip
+def test_a_commit_that_a_server_carries_out_late_finds_its_files(
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, failure: Any, looked_up: Any
+) -> None:
+    """Neither an answer that is refused nor one that cannot be read proves anything."""
+    table = rest.load().append(rows(1))
+    real, requested, answers = rest_requests._send, list[Any](), [looked_up]
+
+    def send(catalog: Any, method: str, *arguments: Any) -> Any:
+        if method == "GET":
+            return (requested and answers and answers.pop()) or real(catalog, method, *arguments)
+        requested.append(arguments)
+        if isinstance(failure, Exception):
+            raise failure
+        return real(catalog, "GET", rest.name, None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rest_requests, "_send", send)
+        with pytest.raises(OSError, match=r"compressed|not that of a table"):
+            table.append(rows(2))
+    real(rest.catalog, "POST", *requested[0])
+    assert ids(rest.load()) == [1, 2]
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -549,18 +725,6 @@ def set_property(table: IcebergTable, name: str, text: str) -> IcebergTable:
 # --- answers and settings ------------------------------------------------------------------------
 
 
-class Answers(requests.Session):
-    """A session that always gives one answer."""
-
-    def __init__(self, status: int, content: bytes) -> None:
-        super().__init__()
-        self.response = requests.Response()
-        self.response.status_code, self.response._content = status, content
-
-    def request(self, *arguments: Any, **options: Any) -> requests.Response:
-        return self.response
-
-
 @pytest.mark.parametrize(
     ("status", "content", "error"),
     [
@@ -688,17 +852,11 @@ def test_names_that_no_url_can_have(server: str, name: str) -> None:
 
 
 def test_new_data_keys_of_branches_and_tags(rest: RestTable) -> None:
-    def move(name: str, kind: str, snapshot: int, **more: int) -> None:
-        update = {"action": "set-snapshot-ref", "ref-name": name, "type": kind}
-        rest_requests.commit(
-            rest.catalog, rest.name, [], [{**update, "snapshot-id": snapshot, **more}]
-        )
-
     made = [rest.load().append(rows(number)).metadata.current for number in (1, 2, 3)]
     first, second, third = (snapshot.id for snapshot in made if snapshot is not None)
-    move("wap", "branch", third)
-    move("old", "tag", first, **{"max-ref-age-ms": 86_400_000})
-    move("main", "branch", second)
+    set_ref(rest, "wap", "branch", third)
+    set_ref(rest, "old", "tag", first, **{"max-ref-age-ms": 86_400_000})
+    set_ref(rest, "main", "branch", second)
 
     done = rotate_table(rest.load(), "dek")
     table = rest.load()
@@ -711,7 +869,7 @@ def test_new_data_keys_of_branches_and_tags(rest: RestTable) -> None:
     assert set(done.older_snapshots) == {first, second, third}
     for ref, numbers in (("main", [1, 2]), ("wap", [1, 2, 3]), ("old", [1])):
         assert sorted(table.scan(ref)["id"].to_pylist()) == numbers, ref
-    move("main", "branch", wap.id)
+    set_ref(rest, "main", "branch", wap.id)
     expire_history(rest.load())
     assert ids(rest.load()) == [1, 2, 3]
     assert verify_table(rest.load()).ok

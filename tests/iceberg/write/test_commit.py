@@ -25,7 +25,9 @@ from modcrypt.iceberg.format.table_versions import (
 )
 from modcrypt.iceberg.write.commit import commit, latest
 from modcrypt.io.places import Place
+from tests.support.iceberg.concurrent_commits import check_commits_between
 from tests.support.iceberg.java_judge import Judge
+from tests.support.iceberg.local_tables import make_folder_table, make_sql_table
 from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.sample_kms import SampleKms
 from tests.support.object_store import object_store
@@ -38,6 +40,11 @@ def lake(tmp_path: Path) -> IcebergTable:
 
 def set_note(table: IcebergTable, text: str = "yes") -> Any:
     return table.metadata.with_members(properties={**table.metadata.properties, "note": text})
+
+
+@pytest.mark.parametrize("make", [make_folder_table, make_sql_table])
+def test_commits_just_before_another(make: Any, tmp_path: Path) -> None:
+    check_commits_between(make(tmp_path / "lake"))
 
 
 def test_versions_are_counted(lake: IcebergTable, tmp_path: Path) -> None:

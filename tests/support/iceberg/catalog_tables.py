@@ -29,7 +29,10 @@ from modcrypt.iceberg import (
 from modcrypt.iceberg.rotate.expiry import Expiry
 from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.jobs import find_leaks
-from tests.support.iceberg.concurrent_commits import check_orphans_of_a_commit
+from tests.support.iceberg.concurrent_commits import (
+    check_commits_between,
+    check_orphans_of_a_commit,
+)
 from tests.support.iceberg.made_tables import SCHEMA, make_table
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
 from tests.support.iceberg.table_changes import ids, rows
@@ -202,6 +205,6 @@ def append_in_processes(append: Callable[[pa.Table], object]) -> None:
 
 CATALOG_CHECKS = (
     check_purge, check_interrupted_purge, check_purge_before_the_drop, check_rotation_of_namespace,
-    check_orphans_of_a_commit,
+    check_orphans_of_a_commit, check_commits_between,
 )  # fmt: skip
 """Checks of any table of a catalog that has just been made."""

@@ -6,17 +6,22 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from modcrypt.iceberg import IcebergTable, verify_table
+from modcrypt.iceberg.format import table_versions
 from modcrypt.iceberg.format.table_metadata import TableMetadata
 from modcrypt.iceberg.rotate import orphan_removal
+from modcrypt.iceberg.tables import rest_requests
+from modcrypt.iceberg.tables.catalog_versions import CatalogVersions
 from modcrypt.iceberg.verify import orphan_files
 from modcrypt.iceberg.verify.table_findings import StrayFile
 from modcrypt.io.places import Place
+from tests.support.iceberg.table_changes import CHANGES, ids, rows
 
 TIMEOUT = 60
 """Seconds that one thread waits for another."""
@@ -45,6 +50,43 @@ def with_rival_commits(table: IcebergTable, act: Callable[[], object], times: in
             return real.commit(base, metadata)
 
     return replace(table, versions=Slow())
+
+
+def check_commits_between(named: Any) -> None:
+    """Let another writer begin a branch just before the last step of each change.
+
+    A rotation and an expiry then drop no key that the branch needs.
+    """
+    named.load().append(rows(1)).append(rows(2))
+    for number, change in enumerate(("kek", "expire", "another mek", "append"), start=3):
+        table = named.load(master_key_ids=["keyA", "keyB"])
+        begin = partial(table.append, rows(number), branch=f"b{number}")
+        with pytest.MonkeyPatch.context() as patch:
+            _act_before_last_step(patch, table.versions, begin)
+            CHANGES[change](table)
+    found = named.load()
+    assert ids(found) == [1, 2, 9]
+    for number in range(3, 7):
+        assert sorted(found.scan(f"b{number}")["id"].to_pylist()) == [1, 2, number]
+    assert verify_table(found).ok
+
+
+def _act_before_last_step(patch: pytest.MonkeyPatch, versions: Any, act: Any) -> None:
+    """Act once, when the next change of a table is about to be made by a server or file system."""
+    owner: Any = table_versions
+    name = "_create"
+    if isinstance(versions, CatalogVersions):
+        owner, name = type(versions._pointer), "swap"
+    if versions.merges:
+        owner, name = rest_requests, "commit"
+    real = getattr(owner, name)
+
+    def step(*arguments: Any) -> Any:
+        patch.setattr(owner, name, real)
+        act()
+        return real(*arguments)
+
+    patch.setattr(owner, name, step)
 
 
 def check_orphans_of_a_commit(named: Any) -> None:
