@@ -42,7 +42,7 @@ import io
 import posixpath
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -73,7 +73,7 @@ from modcrypt.parquet.crypto.properties import (
     as_encryption,
     required_seal,
 )
-from modcrypt.parquet.datasets.discovery import list_steadily, path_inside
+from modcrypt.parquet.datasets.discovery import list_steadily, read_hidden
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.parquet.rewrite.rekey import rekey_parquet
 from modcrypt.parquet.signatures.signers import DatasetSeal
@@ -131,9 +131,10 @@ class ModcryptFileSystem(StackedFileSystem):
     # --- listings ------------------------------------------------------------------------------
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
-        """List a folder without companions of its files; sizes are None."""
-        found = super().ls(path, detail=detail, **kwargs)
-        return _without_companions(found, len(self._target_path(path)))
+        """List a folder as `find` lists its files; sizes are None."""
+        folder = self._target_path(path)
+        found = self._list([folder], partial(super().ls, path, detail=detail, **kwargs))
+        return _without_companions(found, len(folder))
 
     def find(self, path: str, *args: Any, detail: bool = False, **kwargs: Any) -> Any:
         """List the files below a folder without their companions; sizes are None.
@@ -144,13 +145,27 @@ class ModcryptFileSystem(StackedFileSystem):
         """
         folder = self._target_path(path)
         list_files = partial(super().find, path, *args, detail=True, **kwargs)
-        listed, hidden = list_steadily(self._place(folder), list_files)
-        found = {n: entry for n, entry in listed.items() if path_inside(n, folder) not in hidden}
+        found = self._list([folder], list_files)
+        notes = f"/{NOTES}/"
+        if datasets := {name.partition(notes)[0] for name in found if notes in name} - {folder}:
+            found = self._list([folder, *datasets], list_files)
         if (args[0] if args else kwargs.get("maxdepth")) is None:
             # PyArrow reads no others, such as links.
             files = [name for name, entry in found.items() if entry.get("type") == "file"]
             self._check_complete(folder, files)
         return _without_companions(found if detail else list(found), len(folder))
+
+    def _list(self, folders: Sequence[str], list_entries: Callable[[], Any]) -> Any:
+        """Return what a function lists, without files that notes of the folders hide."""
+
+        def read() -> set[str]:
+            return {
+                posixpath.join(folder, name)
+                for folder in folders for name in read_hidden(self._place(folder))
+            }  # fmt: skip
+
+        found, hidden = list_steadily(read, list_entries)
+        return _select(found, lambda path: path not in hidden)
 
     def _check_complete(self, folder: str, files: Sequence[str]) -> None:
         given = self._decryption  # a function is only asked for the files that are opened
@@ -171,7 +186,8 @@ class ModcryptFileSystem(StackedFileSystem):
 
         Companions match only patterns that begin with an underscore or a dot, as they do.
         """
-        found = super().glob(path, *args, **kwargs)
+        match = partial(super().glob, path, *args, **kwargs)
+        found = self._list(sorted(set(map(posixpath.dirname, match()))), match)
         pattern = self._target_path(path)
         if posixpath.basename(pattern).startswith(("_", ".")):
             return found
@@ -441,13 +457,14 @@ def _without_companions(found: Any, start: int) -> Any:
         explicit = name.startswith("_EXPLICIT_KEYS_FOR_")
         return own or explicit or STORE_NAME.fullmatch(name) is not None
 
-    def is_shown(entry: Any) -> bool:
-        path = entry["name"] if isinstance(entry, dict) else entry
-        return not any(map(is_companion, path[start:].split("/")))
+    return _select(found, lambda path: not any(map(is_companion, path[start:].split("/"))))
 
+
+def _select(found: Any, is_shown: Callable[[str], bool]) -> Any:
+    """Return the entries of a listing of fsspec whose paths a function accepts."""
     if isinstance(found, dict):
         return {path: entry for path, entry in found.items() if is_shown(path)}
-    return list(filter(is_shown, found))
+    return [each for each in found if is_shown(each["name"] if isinstance(each, dict) else each)]
 
 
 def _check_form(given: Any) -> Any:

@@ -43,7 +43,11 @@ from modcrypt.jobs.verbs.examination import INSPECT, VERIFY
 from modcrypt.jobs.verbs.key_verbs import ROTATE, SCAN, SHRED
 from modcrypt.jobs.verbs.verb import Verb
 from modcrypt.kms.client import MasterKey
+from modcrypt.lake.compromise.leak_reach import LeakReach
 from modcrypt.lake.evidence.events import EvidenceCheck
+from modcrypt.lake.reports.key_impact import DatasetImpact
+from modcrypt.lake.reports.key_path import KeyStep
+from modcrypt.lake.reports.lake_report import LakeReport
 from modcrypt.module_ids import ModuleId
 from modcrypt.parquet.verify.verification_results import DatasetVerification
 from modcrypt.spark.report_schemas import attribute_types
@@ -56,6 +60,19 @@ _MODULE = {
 }  # fmt: skip
 _SNAPSHOT = {"snapshot-id": int, "timestamp-ms": int, "operation": str | None}
 _KEPT = {"snapshot-id": int, "why": str}
+_USE = {"column": str | None, "master_key_id": str | None, "version": str | None,
+        "kek_id": str | None}  # fmt: skip
+_FILE = {
+    "file": str, "state": str, "reason": str, "message": str, "size": int, "rows": int | None,
+    "columns": int | None, "encrypted_columns": int | None, "keys": [_USE], "verified": bool,
+}  # fmt: skip
+_STATUS = {
+    **dict.fromkeys(("location?", "error?"), str),
+    **dict.fromkeys(("files?", "not_verified?", "bytes?"), int),
+    **dict.fromkeys(("strays?", "waiting?", "due_keys?", "seal_faults?"), list[str]),
+    "states?": dict[str, int], "unreadable?": dict[str, int], "reach?": LeakReach,
+    "worn_keys?": [{"key": str, "wraps": int}], "leaks?": list[ValueLeak],
+}  # fmt: skip
 _DELETED = {
     "table": None, "kept": None, "dry_run": bool, "snapshots": [_SNAPSHOT],
     **dict.fromkeys(
@@ -112,7 +129,7 @@ ROWS = {
     "convert.file": Row(
         "`encrypt`, `decrypt`, `rekey`, `mask` and `share`: one file, also one that failed.",
         more={"source": str, "destination": str, "result": str, "message": str,
-              "module": Mapping[str, Any] | None, "source_bytes": int | None,
+              "module": Mapping[str, Any] | None, "source_bytes": int | None, "dry_run": bool,
               "destination_bytes": int | None, "seconds": float, "proved": int, **_COLUMNS},
     ),
     "convert.totals": Row(
@@ -144,7 +161,7 @@ ROWS = {
                          ShreddedPartition),
     "iceberg.rotated-table": Row(
         "`iceberg rotate mek --catalog`: a table of the catalog; `result` is rotated, current, "
-        "plaintext or an error code.", RotatedTable),
+        "plaintext or an error code.", RotatedTable, {"dry_run": bool}),
     "iceberg.remove-orphans": Row("`iceberg admin remove-orphans`: files that no snapshot reaches.",
                                   RemovedOrphans, {"size": int}),
     "iceberg.repair": Row("`iceberg admin repair`: the keys that were restored or lost.", Repaired,
@@ -173,6 +190,27 @@ ROWS = {
         "`keys scan`: the key of a file's footer or column. `word` is the error code of a failure.",
         SCAN.result),
     "keys.file": Row("`keys generate`: the file of a key.", more={"key": str, "bits": int}),
+    "lake.apply": Row(
+        "`apply`: one file (`kind` is `file` or, in a dry run, `planned-file`), or the totals of a "
+        "dataset (`dataset` or `plan`).",
+        more={"kind": Literal["file", "planned-file", "dataset", "plan"], "dataset": str,
+              "dry_run": bool, **dict.fromkeys(("file?", "result?", "action?", "state?",
+                                                "message?", "error?"), str),
+              **_count("current?", "erased?", "encrypt?", "rekey?", "rotate?", "renew?", "refuse?",
+                       "remove?"),
+              "results?": dict[str, int], "new_versions?": list[str], "leaks?": list[ValueLeak]},
+    ),
+    "lake.impact": Row("`keys impact`: what a master key protects in a dataset.", DatasetImpact,
+                       {"kind": str, "code": None}),
+    "lake.report": Row("`report`: coverage, keys and findings of a lake.", LakeReport),
+    "lake.status": Row(
+        "`status`: the counts of a dataset (`kind` is `dataset`); with `--files`, files, too "
+        "(`file`).",
+        more={"kind": Literal["dataset", "file"], "dataset": str, **_STATUS,
+              **{f"{name}?": kind for name, kind in _FILE.items()}},
+    ),
+    "lake.why": Row("`why`: a step from a file or column to its key service.", KeyStep,
+                    {"kind": str}),
     "leaks.leak": Row("`leaks`: values of secret columns beside the files; never the values.",
                       ValueLeak),
     "leaks.totals": Row("`leaks`: the counts of a PATH, after its leaks.",
@@ -189,7 +227,7 @@ ROWS = {
     ),
     "rotate.file": Row(
         "`keys rotate`: one file. `result` is `rotated`, `current`, `plaintext` or an error code.",
-        ROTATE.result, optional=("lost_signature", "proved")),
+        ROTATE.result, {"dry_run": bool}, optional=("lost_signature", "proved")),
     "rotate.totals": Row(
         "`keys rotate`: the last line.",
         more={**_count("files", "rotated", "current", "plaintext", "failed", "keys"),
@@ -216,7 +254,7 @@ ROWS = {
     "seals.result": Row("`seals create` and `verify`: the seal, and how the files differ from it.",
                         SealVerification, {"ok": bool}),
     "shred.file": Row("`shred`: one file. `result` is `shredded`, `current` or an error code.",
-                      SHRED.result),
+                      SHRED.result, {"dry_run": bool}),
     "shred.proof-file": Row("`shred --prove`: one file.", ProvenFile),
     "shred.proof": Row(
         "`shred --prove`: the last line, what is readable and what is not.", Proof,

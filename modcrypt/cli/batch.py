@@ -320,7 +320,8 @@ class Batch:
             done = replace(conversion, progress=progress).process(file)
         done = replace(done, seconds=time.perf_counter() - started)
         if self._options["as_json"]:
-            print_json("convert.file", done.fields())
+            fields = done.fields()
+            print_json("convert.file", {**fields, "dry_run": self._options["dry_run"]})
         elif done.result == "current":
             where = printable(done.destination)
             click.echo(f"modcrypt: {where}: up to date; nothing was done", err=True)

@@ -29,13 +29,18 @@ class FileReport:
     Args:
         schema: Name of the schema of each result as a line of JSON.
         by_code: Whether to count failures by their error codes instead of together.
+        dry_run: Whether nothing is changed, which each line of JSON says; None for commands without
+            that option.
         arguments: Arguments of the program, which messages may repeat.
     """
 
     def __init__(
-        self, schema: str, as_json: bool, *, by_code: bool = False, arguments: Sequence[str] = ()
-    ) -> None:
+        self, schema: str, as_json: bool, *, by_code: bool = False, dry_run: bool | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.schema, self.as_json, self._by_code = schema, as_json, by_code
+        self._dry_run = dry_run
+        self._of_run = {} if dry_run is None else {"dry_run": dry_run}
         self._arguments = arguments
         self.keys = self.unsigned = 0
         self.counts = Counter[str]()
@@ -70,15 +75,15 @@ class FileReport:
 
     def print_fields(self, file: Any) -> None:
         """Print a result as a line of JSON."""
-        print_json(self.schema, {**file.fields(), "message": self._explain(file)})
+        print_json(self.schema, {**file.fields(), "message": self._explain(file), **self._of_run})
 
     def print_totals(self, names: Sequence[str], **more: Any) -> None:
         """Print the totals as a line of JSON, with the counts of these results."""
         totals = {name.replace(" ", "_"): self.counts[name] for name in names}
         seconds = round(time.perf_counter() - self._started, 6)
         schema = self.schema.removesuffix("file") + "totals"
-        fields = {"files": self.counts.total(), **totals, **more, "seconds": seconds}
-        print_json(schema, fields)
+        fields = {"files": self.counts.total(), **totals, **more, **self._of_run}
+        print_json(schema, {**fields, "seconds": seconds})
 
     def print_failures(self, kind: str = "error") -> None:
         """Print a table of the failures, if there are any."""
@@ -109,8 +114,8 @@ class ConversionReport(FileReport):
     ) -> None:
         from modcrypt.jobs.conversion import DONE
 
-        super().__init__("convert.file", as_json, arguments=arguments)
-        self._verb, self._done, self._dry_run = verb, DONE[verb], dry_run
+        super().__init__("convert.file", as_json, dry_run=dry_run, arguments=arguments)
+        self._verb, self._done = verb, DONE[verb]
         self._notes, self._codes, self._size = Counter[str](), set[int](), 0
 
     def add(self, file: ConvertedFile) -> None:
@@ -144,7 +149,7 @@ class ConversionReport(FileReport):
         erased = ("erased",) if self.counts["erased"] else ()
         names = (self._done, "current", "planned", *erased, "failed", "not begun")
         if self.as_json:
-            self.print_totals(names, source_bytes=self._size, dry_run=self._dry_run)
+            self.print_totals(names, source_bytes=self._size)
             return common_code(self._codes)
         self.print_failures()
         sys.stdout.flush()

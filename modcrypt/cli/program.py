@@ -7,7 +7,8 @@ that one; all others, and its usage errors, which may name other commands, compl
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from itertools import takewhile
@@ -22,7 +23,7 @@ from modcrypt.cli.help.help_screens import add_help_options, format_screen
 from modcrypt.cli.output.failures import explain
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import RED, paint, wrap_words
-from modcrypt.cli.shared import drop_stdout, end_quietly, print_json
+from modcrypt.cli.shared import drop_stdout, end_if_unread, print_json
 from modcrypt.cli.shared_options import VerbGroup, complete_paths, option_names, place_options
 from modcrypt.runtime.plugins import COMMANDS, load_all
 
@@ -33,6 +34,16 @@ ALONE = {"encrypt", "decrypt", "head", "cat", "schema", "inspect", "leaks", "doc
          "mask", "share"}  # fmt: skip
 """Commands that are used without the rest of the program: they are no groups, whose options depend
 on other groups, and no plug-in replaces them."""
+
+
+@contextmanager
+def _judge_broken_pipes() -> Iterator[None]:
+    """End quietly if the reader of stdout has left; click would exit with 1 for any broken pipe."""
+    try:
+        yield
+    except BrokenPipeError:
+        end_if_unread(sys.stdout)
+        raise ConnectionError("the other end of a connection or pipe has closed it") from None
 
 
 class Program(VerbGroup):
@@ -88,17 +99,13 @@ class Program(VerbGroup):
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **more: Any) -> Any:
         """Parse the arguments before a command, among which may be options that commands share."""
         self._prepare(args)
-        try:
+        with _judge_broken_pipes():  # of the help
             return super().make_context(info_name, args, *rest, **more)
-        except BrokenPipeError:  # of the help; click would exit with 1, which is for faults
-            end_quietly()
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that a context names."""
-        try:
+        with _judge_broken_pipes():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            end_quietly()
 
     def _prepare(self, arguments: Sequence[str]) -> None:
         if arguments and arguments[0] not in ALONE:

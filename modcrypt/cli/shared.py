@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 from cloup.constraints import Constraint, ConstraintViolated, constraint, mutually_exclusive
@@ -41,7 +42,8 @@ def print_line(text: str) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        end_quietly()
+        end_if_unread(sys.stdout)
+        raise
 
 
 def print_json(schema: str, fields: Mapping[str, Any]) -> None:
@@ -49,10 +51,17 @@ def print_json(schema: str, fields: Mapping[str, Any]) -> None:
     print_line(json_output.format_json(schema, fields))
 
 
-def end_quietly() -> NoReturn:
-    """End with the exit code of a program that SIGPIPE ended."""
-    drop_stdout()
-    sys.exit(SIGPIPE_EXIT)
+def end_if_unread(output: Any) -> None:
+    """After a BrokenPipeError, end as SIGPIPE would if the reader of an output has closed it.
+
+    Otherwise the error is of something else, such as the connection to a key service.
+    """
+    with suppress(OSError, ValueError, AttributeError):  # the output may have no descriptor
+        poll = select.poll()
+        poll.register(output.fileno(), 0)
+        if poll.poll(0):
+            drop_stdout()
+            sys.exit(SIGPIPE_EXIT)
 
 
 @contextmanager

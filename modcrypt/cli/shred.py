@@ -222,8 +222,8 @@ class _Tally(FileReport):
     """The report of a removal, of the selected columns and of the master keys that end with it."""
 
     def __init__(self, as_json: bool, columns: Sequence[str], dry_run: bool) -> None:
-        super().__init__("shred.file", as_json)
-        self._wanted, self._dry_run = columns, dry_run
+        super().__init__("shred.file", as_json, dry_run=dry_run)
+        self._wanted = columns
         self._whole, self._notes, self._columns = 0, Counter[str](), set[str]()
         self._ended: list[ShreddedFile] = []
 
@@ -251,10 +251,8 @@ class _Tally(FileReport):
         if self.as_json:
             for file in self._ended:
                 self.print_fields(file)
-            self.print_totals(
-                names, keys=self.keys, whole=self._whole, unmet=unmet, dry_run=self._dry_run,
-                remains=REMAINS,
-            )  # fmt: skip
+            more = {"whole": self._whole, "unmet": unmet, "remains": REMAINS}
+            self.print_totals(names, keys=self.keys, **more)
         else:
             self._print_notes()
             wholly = f", {format_count(self._whole, 'file')} as a whole" if self._whole else ""

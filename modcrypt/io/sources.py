@@ -74,7 +74,7 @@ class FileSource(Source):
         if not stat.S_ISREG(status.st_mode):
             os.close(self.fd)
             if stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+                raise IsADirectoryError(errno.EISDIR, "is a folder; name a file in it", path)
             raise OSError(errno.EINVAL, "not a regular file", path)
         self.size = status.st_size
         self.stamp = make_stamp(status)

@@ -11,7 +11,7 @@ from modcrypt.io.sources import Source
 from modcrypt.kms.expected_keys import ExpectedKeys
 from modcrypt.kms.file_keys import KmsKeyRetriever
 from modcrypt.kms.keyed_encryption import KeyedEncryption
-from modcrypt.kms.policy import Policy
+from modcrypt.kms.policy import FilePolicy, Policy
 from modcrypt.kms.signing.signing_keys import SigningKey
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.parquet.crypto.crypto_fields import check_border
@@ -93,7 +93,7 @@ def _derive_policy(
     for column, master in masters.items():
         if column is not None:
             columns.setdefault(master, []).append(column)
-    return Policy(
+    return FilePolicy(
         footer_key=masters[None], column_keys=columns,
         plaintext_columns=file.plaintext_columns(range(len(file.leaves))),
         encryption_algorithm=opened.cipher.algorithm, plaintext_footer=opened.plaintext_footer,

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from modcrypt.errors import MAX_NAME, list_names, printable
 from modcrypt.io.places import Root
@@ -61,8 +61,10 @@ class Policy(PolicySettings, KeySource, ShortRepr):
         ValueError: The policy is invalid; the message lists all faults.
     """
 
+    _may_name_keys: ClassVar[bool] = True  # whether ids in the form of references are references
+
     def __post_init__(self) -> None:
-        if faults := _list_faults(vars(self)):
+        if faults := _list_faults(vars(self), references=self._may_name_keys):
             raise ValueError(f"invalid policy: {'; '.join(faults)}")
         keys = {key: tuple(columns) for key, columns in self.column_keys.items()}
         object.__setattr__(self, "column_keys", MappingProxyType(keys))  # the dataclass is frozen
@@ -71,7 +73,8 @@ class Policy(PolicySettings, KeySource, ShortRepr):
         object.__setattr__(self, "subject_columns", tuple(self.subject_columns))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_policy, ({**vars(self), "column_keys": dict(self.column_keys)},)
+        values = {**vars(self), "column_keys": dict(self.column_keys)}
+        return _rebuild_policy, (type(self), values)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -128,7 +131,7 @@ class Policy(PolicySettings, KeySource, ShortRepr):
     @property
     def names_keys(self) -> bool:
         """True if the policy names keys by reference, not master keys of a key service."""
-        return is_reference(self.footer_key, *KEY_KINDS)
+        return self._may_name_keys and is_reference(self.footer_key, *KEY_KINDS)
 
     @property
     def master_key_ids(self) -> frozenset[str]:
@@ -184,11 +187,17 @@ def resolve_writer(key: Any, folder: Path) -> Any:
     return os.fspath(folder.absolute() / os.path.expanduser(key))
 
 
-def _rebuild_policy(values: dict[str, Any]) -> Policy:
-    return Policy(**values)
+def _rebuild_policy(kind: type[Policy], values: dict[str, Any]) -> Policy:
+    return kind(**values)
 
 
-def _list_faults(values: Mapping[str, Any]) -> list[str]:
+class FilePolicy(Policy):
+    """A policy that a file was written by: its ids name master keys, whatever their form."""
+
+    _may_name_keys = False
+
+
+def _list_faults(values: Mapping[str, Any], *, references: bool = True) -> list[str]:
     """Return all faults; a value of the wrong kind is not examined further."""
     wrong = list_faults(settings_of(PolicySettings).values(), values)
     valid = {name: value for name, value in values.items() if name not in wrong}
@@ -199,7 +208,7 @@ def _list_faults(values: Mapping[str, Any]) -> list[str]:
             check_id(master_key_id)
     except ValueError:
         faults.append("a master key id is empty, too long or contains control characters")
-    faults += _list_reference_faults(valid)
+    faults += _list_reference_faults(valid) if references else []
     return faults + _list_prefix_faults(valid.get("aad_prefix"))
 
 

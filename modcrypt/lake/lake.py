@@ -785,6 +785,7 @@ class Lake:
         Raises:
             ValueError: The file belongs to no dataset of the lake.
             KeyRetrievalError: The key service cannot be opened.
+            OSError: The file does not exist, is a folder, or cannot be opened.
         """
         place = Place(*locate(file, None))
         if (found := self._choose_policies(place)) is not None:

@@ -273,8 +273,16 @@ class _StatusRun:
 
     def examine_waiting(self, listed: Sequence[tuple[LakeFile, bool]]) -> Iterator[FileState]:
         """Yield the state of each file in the source, with whether it has changed, in order."""
-        found = self._map(self._examination.run_waiting, [file for file, _ in listed])
-        for state, (_, changed) in zip(found, listed, strict=True):
+        name = f"{self._name}/source"  # no dataset's
+        stamps = {file.path: file.stamp for file, _ in listed}
+        known = self._cache.load_states(name, [file for file, _ in listed])
+        fresh = [file for file, _ in listed if file.path not in known]
+        found = list(self._map(self._examination.run_waiting, fresh))
+        kept = [(stamps[state.path], state) for state in found if not state.reason]
+        self._cache.save_states(name, kept)
+        known |= {state.path: state for state in found}
+        for file, changed in listed:
+            state = known[file.path]
             yield replace(state, **_CHANGED) if changed and not state.reason else state
 
     def _map(

@@ -16,6 +16,7 @@ import pyarrow as pa
 from modcrypt.errors import KeyNotFoundError, PlaintextError
 from modcrypt.io.store_errors import name_path_in_errors
 from modcrypt.kms.key_tools import KeyTools
+from modcrypt.parquet.arrow.arrow_streams import split_table
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
 from modcrypt.parquet.arrow.scanning.file_scan import Scan, concatenate_tables
@@ -40,8 +41,8 @@ from modcrypt.subjects.cells import (
 )
 from modcrypt.subjects.vault import SubjectVault, open_vault
 
-LEAST_ROWS, MOST_ROWS, BATCH_BYTES = 1 << 16, 1 << 20, 256 << 20
-"""Limits of a batch that is encrypted at once: more rows need fewer expansions of keys."""
+BATCH_BYTES = 256 << 20
+"""Size limit of a batch that is converted at once: more rows need fewer expansions of keys."""
 
 _counting = fork_safe(threading.Lock())
 
@@ -201,11 +202,9 @@ class CellWriter:
     def encrypt(self, rows: pa.Table) -> pa.Table:
         """Return rows with cells; raise as `CellColumn.encrypt`."""
         vault, convert = self.open_vault(), CellColumn.encrypt
-        fitting = rows.num_rows * BATCH_BYTES // max(rows.nbytes, 1)
-        size = min(max(fitting, LEAST_ROWS), MOST_ROWS)
         made = [
             convert_batch(batch, self.fields, vault, convert, self.schema, create=True)
-            for batch in rows.to_batches(max_chunksize=size)
+            for batch in split_table(rows, BATCH_BYTES)
         ]
         return pa.Table.from_batches(made, self.schema)
 
@@ -315,8 +314,8 @@ class CellScan:
 
     def _decrypt_table(self, table: pa.Table) -> pa.Table:
         whole = table.combine_chunks() if self._fields else table  # each subject is looked up once
-        made = [pa.Table.from_batches([self._decrypt(batch)]) for batch in whole.to_batches()]
-        return concatenate_tables(made, self.result)
+        parts = map(self._decrypt, split_table(whole, BATCH_BYTES))
+        return concatenate_tables([pa.Table.from_batches([part]) for part in parts], self.result)
 
     def read_batches(
         self, lot_bytes: int, *, batch_size: int, use_threads: bool

@@ -162,6 +162,7 @@ def test_each_file_has_its_line_of_json_and_then_there_are_totals(folder: Path) 
             "result": "encrypted",
             "message": "",
             "module": None,
+            "dry_run": False,
             "source_bytes": (folder / "lake" / name).stat().st_size,
             "destination_bytes": (folder / "out" / name).stat().st_size,
             "proved": 0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import pty
@@ -22,6 +23,7 @@ import modcrypt
 from modcrypt import errors
 from modcrypt.cli.options.parquet_options import key_references
 from modcrypt.cli.output import failures
+from modcrypt.cli.shared import end_if_unread
 from modcrypt.kms.key_references import read_key
 from modcrypt.parquet.format.idl import ThriftStruct
 from tests.support.cases import each_case, one_in
@@ -399,6 +401,21 @@ def test_what_may_be_a_raw_key_or_base64_is_not_guessed(folder: Path) -> None:
     private(folder / "footer.key", text + b"\n")
     assert run(folder, "encrypt", *KEY, "plain.parquet", "out.parquet").returncode == 0
     assert read_with_pyarrow(folder / "out.parquet", bytes(range(24))).equals(small_table())
+
+
+def test_a_broken_pipe_of_a_connection_is_no_lost_reader(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **more: object) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("modcrypt.parquet.convert.encryptor.encrypt_parquet", fail)
+    read, write = os.pipe()
+    with open(read, "rb"), open(write, "w") as stdout:
+        end_if_unread(stdout)
+    result = invoke(folder, "encrypt", *KEY, "plain.parquet", "out.parquet")
+    assert (result.exit_code, result.stdout) == (74, "")
+    assert "the other end of a connection or pipe has closed it" in result.stderr
 
 
 def test_a_denied_key_file_is_3_for_root_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

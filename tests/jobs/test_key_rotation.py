@@ -178,6 +178,22 @@ def test_fresh_data_keys_leave_no_old_one_in_use(
     assert read(path, kms).equals(TABLE)
 
 
+@each_case("policy", [WITHIN, BESIDE, replace(WITHIN, double_wrapping=False)])
+def test_ids_of_master_keys_may_look_like_references(
+    policy: mc.Policy, tmp_path: Path, kms: RotatingKms
+) -> None:
+    """PyArrow takes any id; only a policy may name keys by reference."""
+    (path,) = write_lake(tmp_path, kms, policy, 1)
+    kms.newest |= {"file:kf": 1, "env:K1": 1}
+    for renamed in ({"kf": "file:kf", "k1": "env:K1"}, {}):
+        (file,) = mc.jobs.rotate_keys(
+            path, mc.KeyTools(kms), what="dek", new_master_keys=renamed, double_wrapping=None
+        )
+        assert (file.result, file.message) == ("rotated", "")
+    kms.denied |= {"kf", "k1"}
+    assert read(path, kms).equals(TABLE)
+
+
 def test_a_kek_and_its_data_keys_stay_together_over_many_rotations(
     tmp_path: Path, kms: RotatingKms
 ) -> None:

@@ -215,6 +215,14 @@ def test_a_file_of_no_dataset_is_a_mistake(config: Path, tmp_path: Path) -> None
         mc.Lake.open(config).why(tmp_path / "x.parquet")
 
 
+@each_case(("path", "message"), [
+    ("orders", "is a folder; name a file in it"), ("orders/x", "No such file"),
+])  # fmt: skip
+def test_what_is_no_file_is_a_mistake(path: str, message: str, config: Path) -> None:
+    with pytest.raises(OSError, match=message):
+        why(config, path)
+
+
 # --- report --------------------------------------------------------------------------------------
 
 

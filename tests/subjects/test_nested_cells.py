@@ -19,8 +19,8 @@ from modcrypt import Key
 from modcrypt.errors import FormatError, LimitError, TagMismatchError, UnsupportedFormatError
 from modcrypt.parquet.arrow import value_bytes
 from modcrypt.parquet.crypto.properties import CELLS
-from modcrypt.subjects import Subjects
-from modcrypt.subjects.cells import CellColumn, find_owners
+from modcrypt.subjects import Subjects, declaration
+from modcrypt.subjects.cells import CellColumn, convert_batch, find_owners
 from tests.support.sample_vault import SampleVault
 
 KEY = Key.generate(16)
@@ -98,6 +98,22 @@ def test_lists_and_maps_come_back(path: Path, vault: SampleVault) -> None:
     assert read(path, vault, columns=["address.lines"]).to_pylist() == [
         {"address": row and {"lines": row["lines"]}} for row in ROWS["address"].to_pylist()
     ]
+
+
+def test_large_cells_are_converted_in_parts(
+    tmp_path: Path, vault: SampleVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def note(batch: pa.RecordBatch, *arguments: Any, **more: Any) -> pa.RecordBatch:
+        sizes.append(batch.num_rows)
+        return convert_batch(batch, *arguments, **more)
+
+    monkeypatch.setattr(declaration, "BATCH_BYTES", 2000)
+    monkeypatch.setattr(declaration, "convert_batch", note)
+    rows = pa.concat_tables([ROWS] * 8).combine_chunks()
+    assert read(write(tmp_path / "a.parquet", vault, rows), vault).to_pylist() == rows.to_pylist()
+    assert (sum(sizes), max(sizes) < len(rows)) == (2 * len(rows), True)
 
 
 def test_each_list_is_one_cell(path: Path) -> None:

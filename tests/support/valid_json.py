@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
+import click
 import jsonschema
 import pytest
 
@@ -19,6 +20,8 @@ from modcrypt.cli.output import json_output
 SCHEMAS = json.loads(
     resources.files("modcrypt.cli.output").joinpath(json_output.SCHEMAS).read_text()
 )["$defs"]
+UNCHANGING = ("failure", "keys.master", "shred.proof", "shred.proof-file")
+"""Objects that commands with `--dry-run` do not print in a dry run."""
 VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in SCHEMAS.items()}
 
 
@@ -32,6 +35,9 @@ def valid_json() -> Iterator[None]:
         shown = json.loads(line)
         VALIDATORS[shown["schema"]].validate(shown)
         assert shown.keys() <= SCHEMAS[shown["schema"]]["properties"].keys()
+        context = click.get_current_context(silent=True)
+        if context is not None and "dry_run" in context.params and schema not in UNCHANGING:
+            assert shown["dry_run"] >= context.params["dry_run"], "it looks like a change"
         return line
 
     with pytest.MonkeyPatch.context() as patch:

@@ -19,8 +19,6 @@ Rows that `head` and `cat` print are not such objects: their members are the col
 
 The package contains [JSON Schemas](https://json-schema.org) for all of them, under `$defs` of
 `modcrypt/cli/output/json_schemas.json`.
-The objects of `status`, `apply`, `verify` of a lake, `report`, `why` and `keys impact` are
-[described with the lake](lake.md#lines-of-json).
 
 The classes of the [Python reference](api/verify.md) describe the contents of files and tables;
 their attributes have the same names.

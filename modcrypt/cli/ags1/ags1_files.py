@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 import modcrypt
-from modcrypt.cli.shared import SIGPIPE_EXIT
+from modcrypt.cli.shared import end_if_unread
 from modcrypt.errors import printable
 
 if TYPE_CHECKING:  # not to be loaded for the help
@@ -144,7 +144,8 @@ def open_output(destination: str) -> Iterator[str | IO[bytes]]:
         try:
             yield sink
         except BrokenPipeError:
-            sys.exit(SIGPIPE_EXIT)
+            end_if_unread(sink)
+            raise
 
 
 class _Pipe(io.RawIOBase):

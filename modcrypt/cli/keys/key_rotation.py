@@ -163,7 +163,7 @@ def _rotate_files(
                 signing_key=settings.writer_key, **run, **local,
             )  # fmt: skip
 
-    report = FileReport("rotate.file", as_json)
+    report = FileReport("rotate.file", as_json, dry_run=run["dry_run"])
     recorded = () if run["dry_run"] else paths
     with record_event("rotate", recorded, lambda: settings.writer_key) as end:
         report.run("Rotating", rotate)
@@ -171,7 +171,7 @@ def _rotate_files(
     warn_about_lost_signatures(report.unsigned)
     names = ("rotated", "current", "plaintext", "failed")
     if as_json:
-        report.print_totals(names, keys=report.keys, dry_run=run["dry_run"])
+        report.print_totals(names, keys=report.keys)
     else:
         report.print_failures()
         words = {"rotated": "to rotate"} if run["dry_run"] else {}

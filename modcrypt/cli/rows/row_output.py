@@ -10,7 +10,7 @@ import click
 
 from modcrypt.cli.output.signals import Stopped
 from modcrypt.cli.output.terminal import BOLD, paint, width_of
-from modcrypt.cli.shared import combine_options, end_quietly, print_line
+from modcrypt.cli.shared import combine_options, end_if_unread, print_line
 from modcrypt.cli.shared_options import F, option, rare_option, shared_option
 from modcrypt.errors import list_names, printable
 from modcrypt.report.text import format_count
@@ -146,9 +146,9 @@ def _print_pieces(pieces: Iterator[tuple[bytes, int]]) -> int:
             out.write(escape(data))
             out.flush()
             total += rows
-    except BrokenPipeError:
-        end_quietly()
-    except (Exception, Stopped):
+    except (Exception, Stopped) as error:
+        if isinstance(error, BrokenPipeError):
+            end_if_unread(out)
         click.echo(f"modcrypt: the output is incomplete: it ends after {total} rows", err=True)
         raise
     return total

@@ -151,7 +151,8 @@ def _rotate_catalog(
         found.append(done)
         message = use_option_names(done.message)
         if as_json:
-            print_json("iceberg.rotated-table", {**done.fields(), "message": message})
+            fields = {**done.fields(), "message": message, "dry_run": dry_run}
+            print_json("iceberg.rotated-table", fields)
         else:
             print_line(printable(f"{done.table}: {message or _format_state(done, dry_run)}"))
     return exit_code([done.result for done in found if done.failed])

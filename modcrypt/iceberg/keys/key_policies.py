@@ -15,6 +15,7 @@ if none exists, it creates one.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -176,7 +177,8 @@ def writing_keys(
     Raises:
         PlaintextError: The table has no master key.
         KeyRetrievalError: The key service refuses.
-        ValueError: The policy keeps KEKs in a key store, but the table was opened without one.
+        ValueError: The policy keeps KEKs in a key store, but the table was opened without one; or
+            the resolver refuses a key for new files.
     """
     now = _now(now_ms)
     of_list, of_files = policy.list_scope(now), list[str]()
@@ -192,6 +194,8 @@ def writing_keys(
         made, added = _make_keks(table, policy, [FILES_SCOPE] * -(-len(keys) // policy.files), now)
         keys = [made[number // policy.files] for number in range(len(keys))]
         entries += added
+    for used in {by_scope[of_list], *filter(None, keys)}:
+        table.resolver.check_new(used.key)
     return WritingKeys(by_scope[of_list], tuple(keys), tuple(entries))
 
 
@@ -231,8 +235,10 @@ def _find_usable_keks(table: KeyedTable, policy: KeyPolicy, now: int) -> dict[st
         # A time in the future, beyond differences of clocks, would never expire.
         young = -DAY_MS <= age < policy.kek_lifetime_days * DAY_MS and key.timestamp_ms >= since
         if young and store == policy.store and key.master_key_id == metadata.master_key_id:
-            newest = usable.setdefault(key.scope, key)
-            usable[key.scope] = max(newest, key, key=lambda kek: kek.timestamp_ms)
+            with contextlib.suppress(ValueError):  # a new one takes the place of a refused one
+                table.resolver.check_new(key)
+                newest = usable.setdefault(key.scope, key)
+                usable[key.scope] = max(newest, key, key=lambda kek: kek.timestamp_ms)
     return usable
 
 

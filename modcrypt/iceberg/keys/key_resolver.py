@@ -20,7 +20,7 @@ not expect.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from modcrypt.errors import KeyMaterialError, KeyNotFoundError, KeyRetrievalError, ModcryptError
@@ -61,15 +61,17 @@ class KeyResolver:
     the key service is called for it, and again after another process has re-wrapped it. It may be
     one of `master_key_ids`; by default KEKs in a table's metadata may only be under its
     `encryption.key-id`. `subjects` has the keys of cells in data files; None reads and writes none.
+    `check_new` raises ValueError if an IEK must not protect new files.
     """
 
     def __init__(
         self, kms: KmsClient, store: KeyStore | None = None, *,
         master_key_ids: Collection[str] | None = None, audit: Audit | None = None,
         proof: WrapProof | None = None, subjects: SubjectKeys | None = None,
+        check_new: Callable[[IcebergKey], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.masters = MasterKeys(kms, audit, proof)
-        self.subjects = subjects
+        self.subjects, self.check_new = subjects, check_new
         self.store = store
         # A set: in a string, passed by mistake, `in` would match every substring.
         self.master_key_ids = None if master_key_ids is None else frozenset(master_key_ids)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from modcrypt.iceberg.keys.key_resolver import KeyStore
+    from modcrypt.iceberg.keys.wrapping_keys import IcebergKey
     from modcrypt.iceberg.lake.erased_table_files import LeftOut, OnErased
     from modcrypt.iceberg.rotate.partition_shredding import ShreddedPartition
     from modcrypt.iceberg.tables.table import IcebergTable
@@ -78,10 +79,21 @@ class DeclaredTable:
                 f"{declared.name} is a namespace; name one of its tables, {declared.name}/TABLE"
             )
         if declared.table is None:
-            return open_table(declared.location, tools, **options)
-        assert declared.catalog is not None
-        catalog = _open_catalog(declared.catalog, declared.catalog_name)
-        return load_table(catalog, parse_identifier(declared.table), tools, **options)
+            table = open_table(declared.location, tools, **options)
+        else:
+            assert declared.catalog is not None
+            catalog = _open_catalog(declared.catalog, declared.catalog_name)
+            table = load_table(catalog, parse_identifier(declared.table), tools, **options)
+        table.resolver.check_new = self._check_new
+        return table
+
+    def _check_new(self, key: IcebergKey) -> None:
+        """Raise ValueError if a key for new files, or the version that wraps it, is compromised."""
+        from modcrypt.iceberg.verify.key_checks import master_key_version
+
+        wrapped, trial = key.wrapped, KeyTrial(self.client)
+        find = trial.wrap_with if wrapped is None else lambda _: master_key_version(wrapped)
+        check_writing(self.dataset, (key.master_key_id, key.id), find)
 
     def _seal_options(self, writers: tuple[VerifyingKey, ...]) -> dict[str, Any]:
         if (key := self.signing_key) is not None and key.verifier not in writers:
@@ -130,10 +142,9 @@ class DeclaredTable:
         """Append Arrow data as a new snapshot.
 
         Raises:
-            ValueError: New keys would be under a compromised master key.
+            ValueError: New files would be under a compromised key.
             ModcryptError, OSError: As `modcrypt.iceberg.append`.
         """
-        check_writing(self.dataset, self.dataset.key_templates, KeyTrial(self.client).wrap_with)
         self.open().append(data)
 
     def shred(self, partition: Mapping[str, str], *, dry_run: bool = False) -> ShreddedPartition:

@@ -43,6 +43,8 @@ from pyiceberg.types import (
     LongType,
     NestedField,
     StructType,
+    TimestampNanoType,
+    TimestamptzNanoType,
     TimeType,
     UUIDType,
 )
@@ -119,8 +121,8 @@ def _fit(
         sides = (_fit(schema, side, case_sensitive) for side in (left, right))
         return type(expression)(*sides)
     term: Any = getattr(expression, "term", None)
-    if isinstance(term, ex.Reference) and not case_sensitive:
-        match_name(schema, term.name)
+    if isinstance(term, ex.Reference):
+        _check_column(schema, term.name, case_sensitive)
     if not isinstance(expression, ex.LiteralPredicate | ex.SetPredicate):
         return expression
     kind = term.bind(schema, case_sensitive).ref().field.field_type
@@ -137,15 +139,30 @@ def _fit(
     return ex.NotNull(term=term) if isinstance(whole, ex.AlwaysTrue) else whole
 
 
+def _check_column(schema: Schema, name: str, case_sensitive: bool) -> None:
+    """Raise ValueError if a name is none of a column, or of a field in a list or map."""
+    if not case_sensitive:
+        match_name(schema, name)
+    if schema.find_field(name, case_sensitive).field_id not in schema._lazy_id_to_accessor:
+        raise ValueError(
+            f"{name!r} is in a list or map; filters compare columns and fields of structs"
+        )
+
+
 def _as_value(literal: Any, kind: IcebergType) -> Any:
-    """Return a literal in the type of its column; raise as pyiceberg, or TypeError."""
+    """Return a literal in the type of its column; raise TypeError if it is no value of it."""
+    if isinstance(kind, TimestampNanoType | TimestamptzNanoType):
+        raise TypeError(f"filters do not compare the type {kind}; filter the rows that were read")
     _check_exact(literal, kind)
     if isinstance(kind, DecimalType) and isinstance(literal.value, float):
         literal = DecimalLiteral(Decimal(repr(literal.value)))
     if isinstance(kind, DecimalType) and isinstance(literal.value, Decimal):
         scaled = literal.value.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
         literal = DecimalLiteral(scaled) if scaled == literal.value else literal
-    value = literal.to(DoubleType() if isinstance(kind, FloatType) else kind)
+    try:
+        value = literal.to(DoubleType() if isinstance(kind, FloatType) else kind)
+    except TypeError:  # its message names classes
+        raise TypeError(f"{literal.value!r} is not a value of the type {kind}") from None
     if isinstance(value, _BEYOND):
         return value
     if isinstance(kind, FloatType):

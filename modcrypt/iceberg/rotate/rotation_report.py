@@ -205,6 +205,7 @@ def count_kms_calls(
         master_key_ids=resolver.master_key_ids,
         audit=resolver.masters.audit,
         proof=proof,
+        check_new=resolver.check_new,
     )
     return with_resolver(table, fresh), client
 

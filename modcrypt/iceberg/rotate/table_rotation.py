@@ -244,7 +244,7 @@ def _accept(resolver: KeyResolver, master_key_ids: set[str]) -> KeyResolver:
     return KeyResolver(
         resolver.masters.client, resolver.store, audit=resolver.masters.audit,
         master_key_ids=master_key_ids if accepted is None else accepted,
-        subjects=resolver.subjects,
+        subjects=resolver.subjects, check_new=resolver.check_new,
     )  # fmt: skip
 
 

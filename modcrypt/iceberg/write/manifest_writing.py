@@ -26,7 +26,7 @@ from pyiceberg.types import DecimalType, IcebergType, UUIDType
 from pyiceberg.utils.decimal import decimal_required_bytes, decimal_to_bytes, unscaled_to_decimal
 
 from modcrypt.ags1.reader import Ags1Reader
-from modcrypt.errors import FormatError
+from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.avro_files import read_avro, write_avro
 from modcrypt.iceberg.format.encrypted_files import write_ags1
 from modcrypt.iceberg.format.library_errors import as_format_errors
@@ -358,6 +358,13 @@ def partition_spec(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
     spec = spec_of(metadata, spec_id)
     if not all(field.name for field in spec.fields):
         raise FormatError(f"{metadata.name}: a field of partition spec {spec_id} has no name")
+    by_name = {make_compatible_name(field.name): field.name for field in spec.fields}
+    for field in spec.fields:
+        if (other := by_name[name := make_compatible_name(field.name)]) != field.name:
+            raise UnsupportedFormatError(
+                f"{metadata.name}: the partition fields {field.name!r} and {other!r} have the same "
+                f"name {name} in manifests; rename one of them"
+            )
     return spec
 
 

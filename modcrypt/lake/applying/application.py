@@ -128,7 +128,7 @@ class LakeApplication(DatasetSummary):
         if self.dry_run:
             yield from self.plan.fields()
             return
-        start = {"schema": SCHEMA, "dataset": self.plan.dataset}
+        start = {"schema": SCHEMA, "dataset": self.plan.dataset, "dry_run": False}
         for file in self.files:
             yield {
                 **start, "kind": "file", "file": file.path, "result": file.result,

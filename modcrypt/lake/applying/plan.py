@@ -105,7 +105,7 @@ class LakePlan(DatasetSummary):
 
     def fields(self) -> Iterator[dict[str, Any]]:
         """Yield the plan as lines of JSON: one for each file, then the totals."""
-        start = {"schema": SCHEMA, "dataset": self.dataset}
+        start = {"schema": SCHEMA, "dataset": self.dataset, "dry_run": True}
         for file in self.files:
             yield {
                 **start, "kind": "planned-file", "file": file.state.path, "action": file.action,

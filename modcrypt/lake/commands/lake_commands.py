@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from modcrypt.cli.engines import load_spark, start_spark
 from modcrypt.cli.options.kms_options import refuse
 from modcrypt.cli.options.signing_options import sign_options
-from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.references import refuse_descriptors
-from modcrypt.cli.shared import confirm, print_line, print_long_table
+from modcrypt.cli.shared import confirm, print_json, print_line, print_long_table
 from modcrypt.cli.shared_options import option, verb
 from modcrypt.errors import list_names, printable
 from modcrypt.jobs.failures import common_code
@@ -73,8 +72,8 @@ def status(
     for dataset_status in found:
         code = max(code, dataset_status.code, int(exit_code and not dataset_status.is_declared))
         if as_json:
-            _print_lines([dataset_status.fields()])
-            _print_lines(dataset_status.file_fields() if files else ())
+            _print_lines("lake.status", [dataset_status.fields()])
+            _print_lines("lake.status", dataset_status.file_fields() if files else ())
         else:
             _print_status(dataset_status, files)
     return code
@@ -146,7 +145,7 @@ def apply(
             done = lake.apply(dataset, jobs=jobs, progress=bar, **how)
     for application in done:
         if as_json:
-            _print_lines(application.fields())
+            _print_lines("lake.apply", application.fields())
         else:
             _print_application(application)
     return common_code({application.code for application in done} - {0})
@@ -166,8 +165,8 @@ def _print_application(done: LakeApplication) -> None:
     print_line(printable(done.summary()))
 
 
-def _print_lines(lines: Iterable[Mapping[str, Any]]) -> None:
+def _print_lines(schema: str, lines: Iterable[Mapping[str, Any]]) -> None:
     for fields in lines:
         message = adapt_advice(fields.get("message", ""))
         more = {"message": message} if "message" in fields else {}
-        print_line(dump_line({**fields, **more}))
+        print_json(schema, {**fields, **more})

@@ -11,7 +11,6 @@ import click
 from modcrypt.cli.datasets.arguments import take_paths
 from modcrypt.cli.examine import html_option, prepare_page
 from modcrypt.cli.options.signing_options import read_signers, signed_by_option
-from modcrypt.cli.output.json_output import dump_line
 from modcrypt.cli.output.progress import files_bar
 from modcrypt.cli.shared import (
     exclude_each_other,
@@ -109,7 +108,7 @@ def report(
         with open_sink(html, overwrite=force) as sink:
             sink.append(result.to_html(links).encode())
     if as_json:
-        print_line(dump_line(result.fields()))
+        print_json("lake.report", result.fields())
     return 0
 
 
@@ -189,8 +188,10 @@ def impact(
     with files_bar("Examining") as bar:
         found = lake.impact(key, version=version, copies=copies, jobs=jobs, progress=bar)
     for protection in found:
-        described = "\n".join(map(printable, protection.describe()))
-        print_line(dump_line(protection.fields()) if as_json else described)
+        if as_json:
+            print_json("lake.impact", protection.fields())
+        else:
+            print_line("\n".join(map(printable, protection.describe())))
     codes = [protection.code for protection in found]
     return max([*codes, int(any(protection.not_erased for protection in found))])
 
@@ -209,7 +210,7 @@ def why(*, file: str, column: str | None, as_json: bool, **options: Any) -> int:
     steps = lake.why(file, column)
     for step in steps:
         if as_json:
-            print_line(dump_line(step.fields()))
+            print_json("lake.why", step.fields())
             continue
         print_line(printable(f"{'ok' if step.ok else 'REFUSED':8}{step.step}: {step.text}"))
         if step.advice:

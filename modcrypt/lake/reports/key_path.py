@@ -76,15 +76,18 @@ def follow_keys(
     Args:
         judge: Function that returns the state of a file with what is compromised or erased.
         is_doubted: Whether `apply` encrypts the file, if it is plaintext, only on request.
+
+    Raises:
+        OSError: The file does not exist, is a folder, or cannot be opened.
     """
     walk = _Walk(examination, place, judge, is_doubted)
-    try:
-        with open_source_at(place) as source:
+    with open_source_at(place) as source:
+        try:
             yield from walk.follow_footer(source)
             yield from walk.check_seal(source)
             yield from walk.follow_column(source, column)
-    except Exception as error:
-        yield walk.refuse(error)
+        except Exception as error:
+            yield walk.refuse(error)
 
 
 class _Walk:

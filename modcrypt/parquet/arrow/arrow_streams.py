@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
     import polars
+
+
+_MOST_ROWS, _SHARED_ROWS = 1 << 20, 1 << 16
+
+
+def split_table(table: pa.Table, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a table in batches of limited size; a single row may exceed it.
+
+    A dictionary, or the buffers of views, may exceed it, too: all parts of a batch refer to it.
+    """
+    waiting = table.to_batches(max_chunksize=_MOST_ROWS)[::-1]
+    while waiting:
+        batch = waiting.pop()
+        half, size = batch.num_rows // 2, batch.nbytes
+        parts = [batch.slice(half), batch.slice(0, half)]
+        is_worth = half > _SHARED_ROWS or sum(part.nbytes for part in parts) < 1.5 * size
+        if half and size > most_bytes and is_worth:
+            waiting += parts
+        else:
+            yield batch
 
 
 class ArrowStream(Protocol):

@@ -19,6 +19,7 @@ import functools
 import inspect
 import io
 import math
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -316,9 +317,12 @@ class ParquetWriter:
     def close(self) -> None:
         """Write the remaining rows and the footer, and publish the file. Idempotent.
 
-        Raise as `write_table`; no file is left then.
+        Raise as `write_table`, and ValueError if an earlier error closed the writer, unless an
+        exception propagates; no file is left then.
         """
         if self._open is None:
+            if sys.exception() is None:
+                self._check_complete()
             return
         with self._withdraw_on_error():
             self._flush()
@@ -340,9 +344,8 @@ class ParquetWriter:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self._withdraw(error)
-        elif self._withdrawn:
-            raise ValueError("an earlier error closed the writer; no file was written")
         else:
+            self._check_complete()
             self.close()
 
     # --- row groups in order -------------------------------------------------------------------
@@ -351,6 +354,10 @@ class ParquetWriter:
         if self._open is None:
             raise ValueError("the writer is closed")
         return self._open
+
+    def _check_complete(self) -> None:
+        if self._withdrawn:
+            raise ValueError("an earlier error closed the writer; no file was written")
 
     def _check_write(self, schema: pa.Schema, row_group_size: int | None) -> int:
         """Check the arguments of a write, and return the number of rows of its row groups."""

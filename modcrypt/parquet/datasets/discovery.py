@@ -12,6 +12,7 @@ import posixpath
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -142,19 +143,20 @@ def list_complete(folder: Place) -> list[Place]:
     """List the valid files of a folder, without those of incomplete writes and replaced ones."""
     where, base = folder.filesystem, folder.path
     # PyArrow cannot list a folder that contains a name that is not UTF-8.
-    paths, hidden = list_steadily(folder, lambda: list_sizes(where, base))
+    read = partial(read_hidden, folder)
+    paths, hidden = list_steadily(read, lambda: list_sizes(where, base))
     return [Place(where, path, base) for path in paths if path_inside(path, base) not in hidden]
 
 
-def list_steadily(folder: Place, list_files: Callable[[], T]) -> tuple[T, set[str]]:
-    """Return what a function lists of a folder while no write begins or ends.
+def list_steadily(read: Callable[[], set[str]], list_files: Callable[[], T]) -> tuple[T, set[str]]:
+    """Return what a function lists while no write begins or ends, and what notes hide of it.
 
-    Also return the paths inside it of the files that notes hide from readers.
+    `read` reads the notes, as `read_hidden`.
     """
-    hidden = read_hidden(folder)
+    hidden = read()
     for _ in range(_TRIES):
         found, before = list_files(), hidden
-        hidden = read_hidden(folder)
+        hidden = read()
         if before == hidden:
             break
     return found, hidden
@@ -169,8 +171,16 @@ def path_inside(path: str, folder: str) -> str:
 
 
 def read_hidden(folder: Place) -> set[str]:
-    """Return the paths inside a folder of the files that notes hide from its readers."""
-    return {name for note in read_notes(folder).values() for name in note.hidden}
+    """Return the paths inside a folder of the files that notes hide from its readers.
+
+    A folder in Hive's form, `year=2026`, is part of a dataset, whose notes are above it.
+    """
+    hidden = {name for note in read_notes(folder).values() for name in note.hidden}
+    above, name = posixpath.split(folder.path.rstrip("/"))
+    if "=" in name:
+        start, notes = f"{name}/", read_hidden(Place(folder.filesystem, above))
+        hidden |= {path.removeprefix(start) for path in notes if path.startswith(start)}
+    return hidden
 
 
 def read_notes(folder: Place) -> dict[str, WriteNote]:

@@ -13,7 +13,7 @@ from modcrypt.io.places import Place
 from modcrypt.parquet.arrow.view import open_parquet
 from modcrypt.parquet.crypto.properties import FileDecryptionProperties, for_dataset, required_seal
 from modcrypt.parquet.datasets.dataset_reader import Decryption
-from modcrypt.parquet.datasets.discovery import as_arrow, list_steadily, path_inside
+from modcrypt.parquet.datasets.discovery import as_arrow, list_steadily, path_inside, read_hidden
 from modcrypt.parquet.datasets.write_notes import NOTES
 from modcrypt.pkmt1.material import STORE_NAME
 
@@ -40,7 +40,8 @@ class ViewHandler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ship
         Raise IntegrityError if files are missing that a required seal names.
         """
         folder = Place(self._folder.filesystem, selector.base_dir)
-        listed, hidden = list_steadily(folder, partial(self._target.get_file_info, selector))
+        list_infos = partial(self._target.get_file_info, selector)
+        listed, hidden = list_steadily(partial(read_hidden, folder), list_infos)
         infos = [info for info in listed if path_inside(info.path, folder.path) not in hidden]
         if selector.recursive:
             self._check_complete(folder, infos)

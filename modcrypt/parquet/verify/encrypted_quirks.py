@@ -23,6 +23,11 @@ def find_encrypted_quirks(
     view = view_footer(source, decryption)
     walk = RegionWalk(view, view_chunks(view, source), pages=False)
     walk.run()
+    return find_walk_quirks(walk)
+
+
+def find_walk_quirks(walk: RegionWalk) -> tuple[FoundQuirk, ...]:
+    """Return the bugs that a finished walk through a file shows."""
     table = load_quirks()
     found = ((name, [*detect(walk)]) for name, detect in DETECTORS.items())
     return tuple(FoundQuirk.of(table[name], places) for name, places in found if places)
@@ -63,3 +68,6 @@ DETECTORS: Final[dict[str, Callable[[RegionWalk], list[Place]]]] = {
     "empty-prefix": lambda walk: _file_if(walk.view.footer.stored_prefix == b""),
 }
 """Detectors by the name of the bug; the others show in no single file."""
+
+OF_PROBE = ("ctr-label", "module-types")
+"""Bugs that explain the layout of pages."""

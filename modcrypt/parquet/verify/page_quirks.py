@@ -12,13 +12,13 @@ No footer declares them; the first pages of a column chunk show them:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from struct import Struct
 from typing import NamedTuple
 
 from modcrypt.aad import aad_of_type
-from modcrypt.errors import ModcryptError, TagMismatchError, list_names
+from modcrypt.errors import ModcryptError, TagMismatchError
 from modcrypt.io.buffers import Window
 from modcrypt.module_ids import GCM_CTR_V1, GCM_V1
 from modcrypt.parquet.crypto.algorithm_labels import looks_like_ctr
@@ -78,38 +78,24 @@ def probe_pages(window: Window, span: Span, chunk: Chunk) -> PageProbe:
     return result
 
 
-def describe_page_quirks(
-    probe: PageProbe | None, clear_levels: Collection[str], algorithm: str | None
-) -> Iterator[str]:
-    """Yield sentences about the layout of a file's pages.
+def describe_page_quirks(probe: PageProbe | None, algorithm: str | None) -> Iterator[str]:
+    """Yield sentences about the layout of a file's pages, besides the bugs of its writer.
 
     The probe is None if there was no chunk to probe, and the algorithm if the footer names none.
-    `clear_levels` are the columns with unencrypted levels.
     """
-    if clear_levels:
-        yield (
-            "Data pages V2 have unencrypted levels, in parquet-java's layout, which Arrow C++ "
-            f"and arrow-rs do not read. Seen in: {list_names(clear_levels)}."
-        )
-    elif probe is not None and probe.clear_levels is False:
+    if probe is None:
+        return
+    if probe.clear_levels is False:
         yield (
             "Data pages V2 are encrypted whole, levels included, as Arrow C++ and arrow-rs do; "
             "parquet-java does not read such pages."
-        )
-    if probe is None:
-        return
-    if probe.is_parquet_go:
-        yield (
-            "Module types are numbered as in parquet-go/parquet-go, unlike the specification: "
-            "no other reader, including modcrypt, opens the pages."
         )
     if probe.opens and algorithm == GCM_V1 and probe.bodies != GCM_V1:
         is_ctr = probe.bodies == GCM_CTR_V1
         yield (
             "The footer says AES_GCM_V1, but the body of a page whose header opens "
             f"{'looks like one of AES_GCM_CTR_V1' if is_ctr else 'does not authenticate'}: "
-            "some versions of Arrow C++ wrote that label over pages under AES_GCM_CTR_V1"
-            + ("." if is_ctr else "; otherwise it was altered.")
+            "the label or the body was altered."
         )
     elif algorithm == GCM_CTR_V1 and probe.bodies == GCM_V1:
         yield (

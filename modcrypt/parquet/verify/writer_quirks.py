@@ -12,6 +12,7 @@ from modcrypt.parquet.crypto.properties import FILE_UNIQUE_SIZE
 from modcrypt.parquet.format.chunk_notes import find_hidden_index
 from modcrypt.parquet.format.framing import SIGNATURE_SIZE
 from modcrypt.parquet.format.modules import names_dictionary
+from modcrypt.parquet.verify.encrypted_quirks import OF_PROBE, find_walk_quirks
 from modcrypt.parquet.verify.footer_view import FooterView
 from modcrypt.parquet.verify.page_quirks import describe_page_quirks
 from modcrypt.parquet.verify.region_walk import RegionWalk
@@ -61,9 +62,11 @@ def describe_quirks(walk: RegionWalk, writer: str | None) -> Iterator[str]:
     yield from _describe_row_group_quirks(view)
     yield from _describe_column_quirks(view, walk.plan.listed)
     yield from _describe_index_quirks(walk)
-    yield from describe_page_quirks(walk.probe, walk.clear_levels, view.footer.algorithm_name)
+    known = find_walk_quirks(walk)
+    probe = None if any(each.quirk in OF_PROBE for each in known) else walk.probe
+    yield from describe_page_quirks(probe, view.footer.algorithm_name)
     yield from walk.header_quirks
-    yield from map(str, _find_known(walk))
+    yield from map(str, (*known, *_find_known(walk)))
     faults = walk.faults
     yield from (f"Inconsistent: {fault}" for fault in faults[:_MAX_FAULTS])
     if len(faults) > _MAX_FAULTS:
@@ -93,11 +96,6 @@ def _describe_writer(view: FooterView, writer: str | None) -> Iterator[str]:
             if lacking
             else "other writers always state whether an AAD prefix must be supplied."
         )
-    if view.footer.padding:
-        yield (
-            f"{format_count(view.footer.padding, 'zero byte')} after the footer inside its module: "
-            "parquet-java pads the Thrift modules that it encrypts."
-        )
 
 
 def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
@@ -111,14 +109,9 @@ def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
         )
     elif parameters is None:
         yield "The file names no encryption algorithm that modcrypt knows."
-    elif parameters.aad_file_unique is None:
+    elif (size := len(parameters.aad_file_unique or bytes(FILE_UNIQUE_SIZE))) != FILE_UNIQUE_SIZE:
         yield (
-            "There is no aad_file_unique: DuckDB encrypts without any AAD, so no module is bound "
-            "to its place. This is not Parquet Modular Encryption, and modcrypt does not read it."
-        )
-    elif len(parameters.aad_file_unique) != FILE_UNIQUE_SIZE:
-        yield (
-            f"aad_file_unique has {format_count(len(parameters.aad_file_unique), 'byte')}, but "
+            f"aad_file_unique has {format_count(size, 'byte')}, but "
             f"every compliant writer uses {FILE_UNIQUE_SIZE}: bytes may have been moved between "
             "it and the AAD prefix, which makes a file pass for another one."
         )

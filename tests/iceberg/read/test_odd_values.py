@@ -149,6 +149,21 @@ def test_bounds_of_nanoseconds(java: Judge, tmp_path: Path, kind: pa.DataType) -
         table.scan(filters="at > '2023-11-14T22:13:20'").to_arrow()
 
 
+@each_case(("text", "why"), [
+    ("tags.element = 'a'", "'tags.element' is in a list or map"),
+    ("pairs.value is null", "'pairs.value' is in a list or map"),
+    ("tags = 'a'", "'a' is not a value of the type list<string>"),
+    ("at = 1", "filters do not compare the type timestamp_ns"),
+])  # fmt: skip
+def test_what_no_filter_compares_is_named(text: str, why: str, tmp_path: Path) -> None:
+    schema = pa.schema({
+        "tags": pa.list_(pa.string()), "pairs": pa.map_(pa.string(), pa.int64()),
+        "at": pa.timestamp("ns"),
+    })  # fmt: skip
+    with pytest.raises(ValueError, match=f"the filter does not fit the table: {why}"):
+        make_table(tmp_path / "t", schema).scan(filters=text).to_arrow()
+
+
 NANO = "1970-01-01T00:00:00.000000001"
 
 

@@ -41,6 +41,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from modcrypt.errors import UnsupportedFormatError
 from modcrypt.iceberg import IcebergTable, encrypt_table
 from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, struct
@@ -83,6 +84,15 @@ def test_uuids(tmp_path: Path, transform: Transform[Any, Any]) -> None:
     assert found["id"].to_pylist() == list(range(5))
     assert [value and bytes(value.bytes) for value in found["k"].to_pylist()] == storage.to_pylist()
     assert data_files(table) >= 2
+
+
+def test_partitions_of_one_name_in_manifests_are_refused(tmp_path: Path) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.int64())])
+    fields = (PartitionField(n, 999 + n, IdentityTransform(), name)
+              for n, name in enumerate(("a b", "a_x20b"), 1))  # fmt: skip
+    table = make_table(tmp_path / "t", schema, partition_spec=PartitionSpec(*fields))
+    with pytest.raises(UnsupportedFormatError, match="'a b' and 'a_x20b' have the same"):
+        table.append(pa.table([[1], [2]], schema))
 
 
 def test_a_field_of_a_struct_that_is_null(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import modcrypt as mc
 import modcrypt.parquet as mpq
+from modcrypt.parquet.arrow.arrow_streams import split_table
 from tests.support.cases import each_case
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY
 
@@ -123,3 +124,15 @@ class LazyRows:
 def test_data_that_are_not_a_table_yet_name_the_method(data: object, method: str) -> None:
     with pytest.raises(TypeError, match=rf"not \w+; call its {method}\(\) first$"):
         mc.write_table(data, io.BytesIO(), ENCRYPTION)
+
+
+def test_large_rows_come_in_small_batches() -> None:
+    """Also where a few rows are most of a table."""
+    texts = ["x" * (100_000 if n > 90 else 1) for n in range(100)]
+    for column in (texts, pa.array(texts).dictionary_encode()):
+        table = pa.table({"n": range(100), "text": column, "list": [[text] for text in texts]})
+        parts = list(split_table(table, 250_000))
+        assert pa.Table.from_batches(parts).equals(table)
+        assert max(part.nbytes for part in parts) <= 250_000 or isinstance(column, pa.Array)
+        assert max(part["list"].nbytes for part in parts) <= 250_000
+    assert len(list(split_table(pa.table({"text": texts}), 1))) == 100

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -443,8 +444,19 @@ def test_files_of_an_incomplete_write_are_hidden(folder: Path) -> None:
         dataset = pq.ParquetDataset(folder, **options, **KEYS)
         assert len(dataset.files) == len(files) - len(hidden)
         assert dataset.read().num_rows == sum(f.count_rows() for f in dataset.fragments)
-    found = fsspec.filesystem("modcrypt", decryption=DECRYPTION).find(str(folder))
-    assert sorted(found) == sorted(dataset.files)
+    filesystem = fsspec.filesystem("modcrypt", decryption=DECRYPTION)
+    parts = [str(part) for part in folder.glob("year=*")]
+    for found in (
+        filesystem.find(str(folder)), filesystem.find(str(folder.parent)),
+        filesystem.glob(f"{folder}/*/*"), filesystem.glob(f"{folder.parent}/*/*/*.parquet"),
+        chain.from_iterable(filesystem.ls(part, False) for part in parts),
+        chain.from_iterable(map(filesystem.find, parts)),
+        chain.from_iterable(pq.ParquetDataset(part, **KEYS).files for part in parts),
+    ):  # fmt: skip
+        assert sorted(found) == sorted(dataset.files)
+    assert (
+        sum(mc.read_table(part, DECRYPTION).num_rows for part in parts) == dataset.read().num_rows
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"schema": TABLE.schema}], ids=str)
