@@ -432,6 +432,14 @@ def test_a_name_that_fits_two_columns_but_for_case_is_refused(
         load(spark, tmp_path, options, "AB bigint").collect()
 
 
+def test_a_name_with_dots_that_fits_a_field_of_a_struct_is_refused(
+    lake: Lake, tmp_path: Path
+) -> None:
+    mc.write_table(pa.table({"a.b": [1], "a": [{"b": 5, "c": 6}]}), tmp_path / "1", plain())
+    with pytest.raises(ValueError, match=r"column a.b: the file has a.b, a.b; name one of these"):
+        list(read_here(lake, tmp_path))  # Arrow would take the column for the field
+
+
 def test_types_widen_as_in_sparks_own_reader(spark: Any, lake: Lake, tmp_path: Path) -> None:
     day = datetime.date(1969, 7, 20)
     table = pa.table({

@@ -34,18 +34,18 @@ class Spellings:
     """The names of a file's columns and groups, found regardless of case, as Spark does."""
 
     def __init__(self, leaves: Iterable[tuple[str, ...]]) -> None:
-        self._names = {".".join(path[:n]) for path in leaves for n in range(1, len(path) + 1)}
         self._folded: dict[str, list[str]] = {}
-        for name in sorted(self._names):
+        for path in sorted({leaf[:n] for leaf in leaves for n in range(1, len(leaf) + 1)}):
+            name = ".".join(path)
             self._folded.setdefault(name.lower(), []).append(name)
 
     def find(self, name: str) -> str | None:
         """Return the file's own spelling of a name, or None if the file lacks the column."""
-        if name in self._names:
-            return name
         found = self._folded.get(name.lower(), [])
+        found = [own for own in found if own == name] or found
         if len(found) > 1:
-            raise ValueError(f"column {name}: the file has {', '.join(found)}; name one of these")
+            shown = ", ".join(found)
+            raise ValueError(f"column {name}: the file has {shown}; name one of these or rename it")
         return found[0] if found else None
 
 
