@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DecimalType, IntegerType, StructType
 
 import modcrypt as mc
 from modcrypt.errors import FormatError
@@ -258,11 +258,33 @@ def test_folders_named_as_hive_names_them_are_columns(
     assert only.where("year = '2025'").agg({"id": "sum"}).collect()[0][0] == sum(range(25))
 
 
-def test_a_folder_that_names_a_column_of_the_file_is_refused(
-    spark: Any, lake: Lake, tmp_path: Path
+def test_folders_are_columns_regardless_of_case_and_take_types_of_the_schema(
+    lake: Lake, tmp_path: Path
 ) -> None:
-    (tmp_path / "t" / "id=7").mkdir(parents=True)
-    mc.write_table(small_table(5), tmp_path / "t" / "id=7" / "f.parquet", encryption())
+    for path in ("t/Week=01/cost=1.50", "t/week=x/cost=__HIVE_DEFAULT_PARTITION__", "u/week=2"):
+        (tmp_path / path).mkdir(parents=True)
+        mc.write_table(small_table(1), tmp_path / path / "f.parquet", encryption())
+    both = json.dumps([str(tmp_path / name) for name in "tu"])
+    source = ModcryptDataSource({**lake.by_keys, "paths": both, "columns": "id,WEEK"})
+    assert source.schema().simpleString() == "struct<id:bigint,Week:string>"
+    wanted = source.schema().add("cost", DecimalType(5, 2))
+    options = {**lake.by_keys, "path": str(tmp_path / "t")}
+    reader = ModcryptDataSource(options).reader(wanted)
+    (batch,) = [batch for pieces in reader.partitions() for batch in reader.read(pieces)]
+    weeks, costs = batch["Week"].to_pylist(), batch["cost"].to_pylist()
+    assert (weeks, costs) == (["01", "x"], [decimal.Decimal("1.50"), None])
+    for name, kind in (("WEEK", IntegerType()), ("cost", DecimalType(2, 0))):
+        wrong = ModcryptDataSource(options).reader(StructType().add(name, kind))
+        with pytest.raises(ValueError, match=r"[Ww]eek=.*f.parquet: "):
+            wrong.partitions()
+
+
+@pytest.mark.parametrize("folder", ["id=7", "ID=7"])
+def test_a_folder_that_names_a_column_of_the_file_is_refused(
+    spark: Any, lake: Lake, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "t" / folder).mkdir(parents=True)
+    mc.write_table(small_table(5), tmp_path / "t" / folder / "f.parquet", encryption())
     with pytest.raises(
         AnalysisException, match="id: both a column of the file and the name of a folder"
     ):
@@ -270,7 +292,7 @@ def test_a_folder_that_names_a_column_of_the_file_is_refused(
     with pytest.raises(
         PySparkException, match="id: both a column of the file and the name of a folder"
     ):
-        load(spark, tmp_path / "t", lake.by_keys, "id bigint").collect()
+        load(spark, tmp_path / "t", lake.by_keys, f"{folder[:2]} bigint").collect()
 
 
 def test_columns_read_no_others_and_need_no_other_keys(
@@ -408,6 +430,14 @@ def test_a_name_that_fits_two_columns_but_for_case_is_refused(
     assert rows(load(spark, tmp_path, options, "aB bigint")) == ["Row(aB=2)"]
     with pytest.raises(PySparkException, match="column AB: the file has aB, ab; name one of these"):
         load(spark, tmp_path, options, "AB bigint").collect()
+
+
+def test_a_name_with_dots_that_fits_a_field_of_a_struct_is_refused(
+    lake: Lake, tmp_path: Path
+) -> None:
+    mc.write_table(pa.table({"a.b": [1], "a": [{"b": 5, "c": 6}]}), tmp_path / "1", plain())
+    with pytest.raises(ValueError, match=r"column a.b: the file has a.b, a.b; name one of these"):
+        list(read_here(lake, tmp_path))  # Arrow would take the column for the field
 
 
 def test_types_widen_as_in_sparks_own_reader(spark: Any, lake: Lake, tmp_path: Path) -> None:
@@ -886,7 +916,7 @@ def test_a_part_of_a_dataset_has_the_seal_of_the_whole(tmp_path: Path) -> None:
     settings, options = read_options({"path": str(part), **lake})
     assert len(find_files(options, StructType(), settings)) == 1
     (part / "f.parquet").unlink()
-    with pytest.raises(mc.errors.IntegrityError, match=r"day=1/f\.parquet: in the seal"):
+    with pytest.raises(mc.errors.IntegrityError, match=r"week=1/f\.parquet: in the seal"):
         find_files(options, StructType(), settings)
 
 

@@ -176,7 +176,7 @@ def check_types(here: pa.Schema, there: pa.Schema) -> None:
     `here` is the schema of a file, as `to_common_schema` returns it; `there` is that of the table.
     """
     for field in there:
-        index = _find_field(here, field.name)
+        index = find_field(here, field.name)
         if index >= 0 and not _fits(here.field(index).type, field.type):
             raise ValueError(
                 f"column {field.name} is {here.field(index).type} here, which does not fit "
@@ -185,7 +185,7 @@ def check_types(here: pa.Schema, there: pa.Schema) -> None:
             )
 
 
-def _find_field(fields: Iterable[pa.Field], name: str) -> int:
+def find_field(fields: Iterable[pa.Field], name: str) -> int:
     """Return the index of a field by its name, regardless of case as in Spark; -1 if absent."""
     names = [field.name for field in fields]
     if name in names:
@@ -209,7 +209,7 @@ def _merge_fields(
 ) -> list[pa.Field]:
     merged = list(fields)
     for other in others:
-        if (index := _find_field(merged, other.name)) < 0:
+        if (index := find_field(merged, other.name)) < 0:
             merged.append(other)
         else:
             own = merged[index]
@@ -241,7 +241,7 @@ def _fits(here: pa.DataType, there: pa.DataType) -> bool:
     if pt.is_null(here):
         return True
     if pt.is_struct(here) and pt.is_struct(there):
-        places = [(_find_field(here, field.name), field) for field in there]
+        places = [(find_field(here, field.name), field) for field in there]
         return all(n < 0 or _fits(here.field(n).type, field.type) for n, field in places)
     if pt.is_map(here) and pt.is_map(there):
         keys = _fits(here.key_type, there.key_type)
@@ -265,7 +265,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
         return batch
     columns = []
     for field in target:
-        if (index := _find_field(batch.schema, field.name)) < 0:
+        if (index := find_field(batch.schema, field.name)) < 0:
             column = pa.nulls(batch.num_rows, field.type)
         else:
             column = _conform_array(batch.column(index), field.type, field.name)
@@ -298,7 +298,7 @@ def _conform_struct(array: Any, kind: Any, where: str) -> pa.Array:
     columns = []
     for field in kind:
         name = f"{where}.{field.name}"
-        if (index := _find_field(array.type, field.name)) < 0:
+        if (index := find_field(array.type, field.name)) < 0:
             column = pa.nulls(len(array), field.type)
         else:
             column = _conform_array(array.field(index), field.type, name)

@@ -45,7 +45,12 @@ from modcrypt.parquet.datasets.discovery import (
 )
 from modcrypt.parquet.format.framing import FileIdentity
 from modcrypt.runtime.tracebacks import shorten_errors
-from modcrypt.spark.source.arrow_types import check_types, conform, to_spark_arrow_schema
+from modcrypt.spark.source.arrow_types import (
+    check_types,
+    conform,
+    find_field,
+    to_spark_arrow_schema,
+)
 from modcrypt.spark.source.filter_terms import filter_terms, find_matches, split_terms
 from modcrypt.spark.source.options import Alternatives, ReadOptions, ReadSettings
 from modcrypt.spark.source.restrictions import FileRestrictions, Restrictions, make_restrictions
@@ -153,14 +158,31 @@ def _list_files_at(
 def parse_folder_values(names: Iterable[str], schema: StructType) -> dict[str, dict[str, Any]]:
     """Return the values that the folder names of each file state, in the types of the schema.
 
-    `names` has the paths of the files in the folder of their table. Raise ValueError if a name is
-    not UTF-8, or a value is not of its type.
+    `names` has the paths of the files in the folder of their table. Columns are found regardless of
+    case, as in Spark. Raise ValueError if a name is not UTF-8, or a value is not of its type.
     """
-    names, types = list(names), {f.name: f.type for f in to_spark_arrow_schema(schema)}
-    keys = list_hive_fields({os.path.dirname(name) for name in names})
-    fields = [(key, types.get(key, pa.string())) for key in sorted(keys)]
-    scheme = ds.partitioning(pa.schema(fields), flavor="hive")
-    return {name: ds.get_partition_keys(parse_partition(scheme, name)) for name in names}
+    names, own = list(names), to_spark_arrow_schema(schema)
+    keys = sorted(list_hive_fields({os.path.dirname(name) for name in names}))
+    places = {key: find_field(own, key) for key in keys}
+    fields = {
+        key: own.field(n) if n >= 0 else pa.field(key, pa.string()) for key, n in places.items()
+    }
+    types = {key: pa.string() if pt.is_decimal(f.type) else f.type for key, f in fields.items()}
+    scheme = ds.partitioning(pa.schema(list(types.items())), flavor="hive")
+    return {name: _parse_folders(name, scheme, fields) for name in names}
+
+
+def _parse_folders(name: str, scheme: Any, fields: Mapping[str, pa.Field]) -> dict[str, Any]:
+    """Return the values in a path; `fields` are those of the table for the names of folders."""
+    try:
+        found = ds.get_partition_keys(parse_partition(scheme, name)).items()
+        return {fields[key].name: _convert(value, fields[key].type) for key, value in found}
+    except pa.ArrowException as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _convert(value: Any, kind: pa.DataType) -> Any:
+    return pa.scalar(value, pa.string()).cast(kind).as_py() if pt.is_decimal(kind) else value
 
 
 def _read_sizes(filesystem: Any, paths: list[str]) -> list[int]:

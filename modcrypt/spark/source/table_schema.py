@@ -34,18 +34,18 @@ class Spellings:
     """The names of a file's columns and groups, found regardless of case, as Spark does."""
 
     def __init__(self, leaves: Iterable[tuple[str, ...]]) -> None:
-        self._names = {".".join(path[:n]) for path in leaves for n in range(1, len(path) + 1)}
         self._folded: dict[str, list[str]] = {}
-        for name in sorted(self._names):
+        for path in sorted({leaf[:n] for leaf in leaves for n in range(1, len(leaf) + 1)}):
+            name = ".".join(path)
             self._folded.setdefault(name.lower(), []).append(name)
 
     def find(self, name: str) -> str | None:
         """Return the file's own spelling of a name, or None if the file lacks the column."""
-        if name in self._names:
-            return name
         found = self._folded.get(name.lower(), [])
+        found = [own for own in found if own == name] or found
         if len(found) > 1:
-            raise ValueError(f"column {name}: the file has {', '.join(found)}; name one of these")
+            shown = ", ".join(found)
+            raise ValueError(f"column {name}: the file has {shown}; name one of these or rename it")
         return found[0] if found else None
 
 
@@ -58,7 +58,8 @@ def table_schema(settings: ReadSettings, options: ReadOptions) -> StructType:
     if options.row_counts:
         return ROW_COUNTS
     paths, folder_fields = _survey(options, settings)
-    read = partial(_read_schema, settings, options, set(folder_fields.names))
+    folders = {name.lower() for name in folder_fields.names}
+    read = partial(_read_schema, settings, options, folders)
     if options.merge_schema:
         with ThreadPoolExecutor(OPENED_AT_ONCE, "modcrypt-plan") as pool:
             own = reduce(merge_schemas, pool.map(read, paths))
@@ -71,12 +72,12 @@ def table_schema(settings: ReadSettings, options: ReadOptions) -> StructType:
 
 
 def _read_schema(
-    settings: ReadSettings, options: ReadOptions, folder_names: Collection[str], path: str
+    settings: ReadSettings, options: ReadOptions, folders: Collection[str], path: str
 ) -> pa.Schema:
     """Return the schema that Spark uses for the wanted columns of a file."""
     with add_path_to_errors(path), open_file(path, settings.decryption_of(path)) as file:
-        check_folders({leaf[0] for leaf in file.open_file.leaves}, folder_names)
-        leaves = select_leaves(file, _wanted_names(file, options, folder_names))
+        check_folders({leaf[0] for leaf in file.open_file.leaves}, folders)
+        leaves = select_leaves(file, _wanted_names(file, options, folders))
         if settings.on_missing_key == "drop":
             missing = set(file.open_file.select(leaves, None, partial_groups=True).missing)
             leaves = [leaf for leaf in leaves if leaf not in missing]
@@ -84,13 +85,16 @@ def _read_schema(
 
 
 def _wanted_names(
-    file: ParquetFile, options: ReadOptions, folder_names: Collection[str]
+    file: ParquetFile, options: ReadOptions, folders: Collection[str]
 ) -> list[str] | None:
-    """Return the file's spelling of the columns to read; of a merged schema, only those it has."""
+    """Return the file's spelling of the columns to read; of a merged schema, only those it has.
+
+    `folders` has the names of fields that folders state, in lower case.
+    """
     if options.columns is None:
         return None
     here = Spellings(file.open_file.leaves)
-    names = [(here.find(name), name) for name in options.columns if name not in folder_names]
+    names = [(here.find(name), name) for name in options.columns if name.lower() not in folders]
     return [own or name for own, name in names if own or not options.merge_schema]
 
 
@@ -129,7 +133,8 @@ def read_common_schema(file: ParquetFile, leaves: Sequence[int]) -> pa.Schema:
 
 def check_folders(own: Iterable[str], folder_fields: Iterable[str]) -> None:
     """Raise ValueError if folders name a column of the file, as anyone may rename a folder."""
-    if both := sorted(set(own) & set(folder_fields)):
+    folders = {name.lower() for name in folder_fields}
+    if both := sorted(name for name in set(own) if name.lower() in folders):
         raise ValueError(
             f"{', '.join(both)}: both a column of the file and the name of a folder, which is not "
             "authenticated; rename the folder"
@@ -142,7 +147,7 @@ def _survey(options: ReadOptions, settings: ReadSettings) -> tuple[list[str], pa
     # schema. Raise IntegrityError if there are no files, but the seal names some; and ValueError if
     # there are no files.
     files: list[str] = []
-    folder_fields: dict[str, pa.DataType] = {}
+    folder_fields: dict[str, pa.Field] = {}  # by names in lower case
     for path in options.paths:
         if is_dataset(path, None):
             dataset = discover(path, None, "hive")
@@ -150,14 +155,17 @@ def _survey(options: ReadOptions, settings: ReadSettings) -> tuple[list[str], pa
                 dataset.check_complete(settings.required_seal)
             dataset.check_files()
             dataset = settings.leave_out_erased(dataset)
-            folder_fields |= {field.name: field.type for field in dataset.partition_schema}
+            for field in dataset.partition_schema:
+                known = folder_fields.setdefault(field.name.lower(), field)
+                if known.type != field.type:  # there are only integers and texts
+                    folder_fields[field.name.lower()] = known.with_type(pa.string())
             paths = filter(options.includes, (file.path for file in dataset.files))
             files += [Place(dataset.filesystem, path).full_name for path in paths]
         else:
             files.append(path)
     if not files:
         raise ValueError(f"no file matches {options.include!r}, the files of the dataset")
-    return files, pa.schema(list(folder_fields.items()))
+    return files, pa.schema(folder_fields.values())
 
 
 @contextmanager
