@@ -60,18 +60,23 @@ lint: $(VENV)/dev
 	$(BIN)/lint-imports
 	$(BIN)/codespell --dictionary - --dictionary tools/glossary.txt
 
-# Compile what runs per page and per column chunk, in place; `make interpreted` undoes it.
+# Compile what runs per page and per column chunk, in place, and make a wheel with it;
+# `make interpreted` undoes it.
 # Symbols that nothing else links to are hidden: 4 of 10 calls would go through a table, and no
 # function could be inlined. pyproject.toml has the same flag for wheels.
 NATIVE_CFLAGS := -fvisibility=hidden
 native: interpreted $(VENV)/dev
-	CFLAGS=$(NATIVE_CFLAGS) HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/hatchling build --target wheel --hooks-only
+	CFLAGS=$(NATIVE_CFLAGS) HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/hatchling build --target wheel \
+		--directory build/native
 	$(BIN)/modcrypt --version
 
-# The formats and hostile bytes, after `make native`.
+# What comes to compiled modules, after `make native`: the formats, hostile bytes, and jobs on files.
+COMPILED_TESTS := tests/parquet tests/test_aead.py tests/test_keys.py tests/test_vectors.py \
+	tests/ags1/test_files.py tests/ags1/test_reader.py tests/ags1/test_vectors.py \
+	$(patsubst %,tests/jobs/test_%.py,key_rotation key_scan leaks recipient_changes shredding \
+		signed_files) tests/iceberg/format tests/subjects/test_values.py
 test-compiled:
-	$(BIN)/python -m pytest -n auto --dist worksteal tests/parquet tests/ags1 tests/jobs \
-		tests/test_vectors.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(COMPILED_TESTS) $(PYTEST_ARGS)
 
 interpreted:
 	rm -f ./*__mypyc*.so $$(find modcrypt -name '*.so')

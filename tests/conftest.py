@@ -139,10 +139,16 @@ def _is_hypothesis_test(test: object) -> bool:
     return is_hypothesis_test(vars(test).get("each_case", (test,))[0])
 
 
+def pytest_collection() -> None:
+    """Collect no garbage among the tests while they are collected: almost all of it stays."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Exempt the tests themselves from garbage collections: many tests ask for one."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

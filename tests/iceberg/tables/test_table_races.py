@@ -23,8 +23,8 @@ __all__ = ["metastore", "server"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("MODCRYPT_RACE_SECONDS", "10"))
-KILLS = int(os.environ.get("MODCRYPT_RACE_KILLS", "4"))
+SECONDS = float(os.environ.get("MODCRYPT_RACE_SECONDS", "4"))
+KILLS = int(os.environ.get("MODCRYPT_RACE_KILLS", "3"))
 PATIENCE = 60
 """Seconds that a kill that hits a change may take, with those before it that hit none."""
 
