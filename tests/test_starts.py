@@ -123,6 +123,13 @@ def test_shells_complete_a_command_without_the_others(
     assert list_imports(script, shown=shown) == needed
 
 
+def test_the_end_of_the_program_collects_no_modules() -> None:
+    script = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 10_000))"
+    run = f"{script}; from modcrypt.cli import run; run()"
+    command = [sys.executable, "-c", run, "inspect", "--typo"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "True\n"
+
+
 @each_case("name", sorted(ALONE))
 def test_a_command_alone_is_that_of_the_whole_program(name: str) -> None:
     """No plug-in replaces it."""
