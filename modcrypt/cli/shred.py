@@ -240,8 +240,8 @@ class _Tally(FileReport):
         from modcrypt.jobs.shredding.removal import end_master_keys
 
         if tools is not None:
-            failed = self.counts["failed"]
-            self._ended = end_master_keys(tools, master_keys, failed, dry_run=self._dry_run)
+            failed, dry_run = self.counts["failed"], bool(self._dry_run)
+            self._ended = end_master_keys(tools, master_keys, failed, dry_run=dry_run)
 
     def finish(self) -> int:
         """Print the totals and the results of master keys; return the exit code."""

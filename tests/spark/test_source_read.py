@@ -270,7 +270,7 @@ def test_folders_are_columns_regardless_of_case_and_take_types_of_the_schema(
     wanted = source.schema().add("cost", DecimalType(5, 2))
     options = {**lake.by_keys, "path": str(tmp_path / "t")}
     reader = ModcryptDataSource(options).reader(wanted)
-    (batch,) = [batch for pieces in reader.partitions() for batch in reader.read(pieces)]
+    (batch,) = [batch for pieces in reader.partitions() for batch in list[Any](reader.read(pieces))]
     weeks, costs = batch["Week"].to_pylist(), batch["cost"].to_pylist()
     assert (weeks, costs) == (["01", "x"], [decimal.Decimal("1.50"), None])
     for name, kind in (("WEEK", IntegerType()), ("cost", DecimalType(2, 0))):

@@ -400,7 +400,7 @@ def test_a_table_gets_new_keys_and_its_old_snapshots_are_named(
 
 
 @each_case("wrapping", ["double", "single"])
-def test_new_files_of_a_table_get_no_compromised_key(wrapping: str, tmp_path: Path) -> None:
+def test_new_files_of_a_table_get_no_compromised_key(wrapping: Any, tmp_path: Path) -> None:
     rows, policy = pa.table({"id": [1, 2]}), iceberg.KeyPolicy(wrapping=wrapping)
     keyring, _ = make_sales(tmp_path, rows, policy=policy)
     config = declare(tmp_path / "modcrypt.toml", "sales@1", text=SALES)

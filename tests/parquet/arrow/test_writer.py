@@ -9,6 +9,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -726,7 +727,7 @@ def test_what_pyarrow_cant_encode_leaves_no_file(
         with pytest.raises(pa.ArrowInvalid, match="would lose data"):
             out.close()
     assert list(tmp_path.iterdir()) == []
-    for end in (lambda: out.write_table(LOSSY), out.close):
+    for end in (partial(out.write_table, LOSSY), out.close):
         with pytest.raises(ValueError, match="closed"):
             end()
     assert list(tmp_path.iterdir()) == []
