@@ -69,5 +69,4 @@ DETECTORS: Final[dict[str, Callable[[RegionWalk], list[Place]]]] = {
 }
 """Detectors by the name of the bug; the others show in no single file."""
 
-OF_PROBE = ("ctr-label", "module-types")
-"""Bugs that explain the layout of pages."""
+OF_PROBE = ("ctr-label", "module-types")  # bugs that explain the layout of pages
