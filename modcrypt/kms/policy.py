@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from modcrypt.errors import MAX_NAME, list_names, printable
 from modcrypt.io.places import Root
@@ -61,7 +61,7 @@ class Policy(PolicySettings, KeySource, ShortRepr):
         ValueError: The policy is invalid; the message lists all faults.
     """
 
-    _may_name_keys: ClassVar[bool] = True  # whether ids in the form of references are references
+    _may_name_keys = True  # whether ids in the form of references are references
 
     def __post_init__(self) -> None:
         if faults := _list_faults(vars(self), references=self._may_name_keys):
