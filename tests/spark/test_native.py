@@ -881,7 +881,7 @@ def test_a_policy_that_does_not_fit_the_schema_is_refused(
 def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
     session: Any, ring: Keyring, tmp_path: Path
 ) -> None:
-    session.conf.set("parquet.writer.version", "v2")
+    native(session, kms=uri_of(ring))
     for levels, name in (("encrypted", "v1"), ("plaintext", "v2")):
         policy = mc.Policy(footer_key="kf", kms=uri_of(ring), data_page_v2_levels=levels)
         options = native_options(policy)
@@ -894,6 +894,28 @@ def test_pages_have_no_levels_in_the_clear_unless_the_policy_says_so(
     with pytest.raises(Exception, match="does not encrypt the levels of data pages V2"):
         write.parquet(str(tmp_path / "refused"))
     assert "parquet.writer.version" not in native_options(kms=URI)
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [("parquet.summary.metadata.level", "all"), ("parquet.enable.summary-metadata", "true")],
+)
+def test_no_summary_beside_files_has_their_bounds_in_plaintext(
+    jvm: Any, ring: Keyring, summary: tuple[str, str]
+) -> None:
+    configuration = jvm.org.apache.hadoop.conf.Configuration()
+    options = native_options(mc.Policy(footer_key="kf", kms=uri_of(ring)))
+    for name, value in [*options.items(), summary]:
+        configuration.set(name, value)
+    parquet = jvm.org.apache.parquet
+    schema = parquet.schema.MessageTypeParser.parseMessageType("message m { required int32 a; }")
+    context = parquet.hadoop.api.WriteSupport.WriteContext(schema, jvm.java.util.HashMap())
+    path = jvm.org.apache.hadoop.fs.Path("/t/f.parquet")
+    factory = jvm.modcrypt.ModcryptCryptoFactory()
+    with pytest.raises(Exception, match="would write _metadata or _common_metadata in plaintext"):
+        factory.getFileEncryptionProperties(configuration, path, context)
+    configuration.unset(summary[0])
+    assert factory.getFileEncryptionProperties(configuration, path, context) is not None
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -282,6 +284,27 @@ def test_what_can_not_be_published_is_taken_back(lake: Lake, tmp_path: Path) -> 
         "b": "somebody else's",
         "old": "old",
     }
+
+
+def test_a_file_is_not_published_without_its_key_material(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failing file system reports an error, not that there is no key material."""
+    written = stage(tmp_path, "job", range(1))
+
+    def fail(path: Any, *args: Any, _real: Any, **named: Any) -> Any:
+        if "_KEY_MATERIAL_FOR_" in os.fspath(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return _real(path, *args, **named)
+
+    with monkeypatch.context() as patch:
+        for name in ("stat", "lstat"):
+            patch.setattr(os, name, partial(fail, _real=getattr(os, name)))
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            publish_files(str(tmp_path), written, overwrite=False, clean=False)
+    assert not ids_in(tmp_path)
+    assert publish_files(str(tmp_path), written, overwrite=False)
+    assert len(list(tmp_path.glob("p=0/_KEY_MATERIAL_FOR_*"))) == 1
 
 
 # --- killed drivers ------------------------------------------------------------------------------

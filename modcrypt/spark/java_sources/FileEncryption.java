@@ -15,6 +15,7 @@ import org.apache.parquet.crypto.FileEncryptionProperties;
 import org.apache.parquet.crypto.ParquetCipher;
 import org.apache.parquet.crypto.ParquetCryptoRuntimeException;
 import org.apache.parquet.hadoop.ParquetOutputFormat;
+import org.apache.parquet.hadoop.ParquetOutputFormat.JobSummaryLevel;
 import org.apache.parquet.hadoop.metadata.ColumnPath;
 import org.apache.parquet.schema.MessageType;
 
@@ -41,6 +42,7 @@ final class FileEncryption {
   static FileEncryptionProperties properties(
       Policy policy, Configuration configuration, Path path, MessageType schema) {
     checkLevels(policy, configuration);
+    checkSummaries(configuration);
     List leaves = schema.getPaths();
     checkNames(policy, leaves);
     byte[] prefix = PathPrefix.ofWritten(policy, path, configuration);
@@ -125,6 +127,17 @@ final class FileEncryption {
           "parquet-java does not encrypt the levels of data pages V2: set parquet.writer.version to"
               + " v1, or data_page_v2_levels of the policy to \"plaintext\"");
     }
+  }
+
+  /** Refuses summaries of a folder: parquet-java writes the columns' bounds there in plaintext. */
+  private static void checkSummaries(Configuration configuration) {
+    boolean named = configuration.get(ParquetOutputFormat.JOB_SUMMARY_LEVEL) != null
+        || configuration.get(ParquetOutputFormat.ENABLE_JOB_SUMMARY) != null; // as Spark does
+    if (!named) return; // a writer without a committer
+    if (ParquetOutputFormat.getJobSummaryLevel(configuration) == JobSummaryLevel.NONE) return;
+    throw unfit(
+        "parquet-java would write _metadata or _common_metadata in plaintext: set"
+            + " parquet.summary.metadata.level to none");
   }
 
   private static ParquetCryptoRuntimeException unfit(String why) {

@@ -293,10 +293,21 @@ def list_present(base: str) -> list[Place]:
         return []
 
 
+def exists(place: Place) -> bool:
+    """Return whether a file exists; raise OSError if that is unknown, as for a failing store."""
+    if place.filesystem is not None:
+        info = as_arrow(place.filesystem).get_file_info(place.path)
+        return bool(info.type != FileType.NotFound)
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(place.path)
+        return True
+    return False
+
+
 def _publish(source: Place, target: Place) -> None:
     """Move a file, and its key material before it."""
     material = store_of(source)
-    if material.stamp() is None:
+    if not exists(material):
         _move(source, target)
         return
     _move(material, store_of(target))
@@ -318,7 +329,7 @@ def _move(source: Place, target: Place) -> None:
 def _remove(place: Place) -> None:
     """Remove a file, and its key material after it."""
     place.remove()
-    if store_of(place).stamp() is not None:
+    if exists(store_of(place)):
         store_of(place).remove()
 
 

@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pyarrow.fs as pafs
-
 from modcrypt.io.destinations import open_sink_at
 from modcrypt.io.places import Place
 from modcrypt.io.publication import fsync_folder
@@ -35,7 +33,7 @@ from modcrypt.io.stores import locate
 from modcrypt.parquet.datasets.discovery import DatasetFolder, as_arrow
 from modcrypt.parquet.datasets.write_notes import read_record
 from modcrypt.pkmt1.external import store_of
-from modcrypt.spark.source.job_publication import Written, put_note, remove_job, remove_note
+from modcrypt.spark.source.job_publication import Written, exists, put_note, remove_job, remove_note
 
 RECORDS = "_modcrypt_batches"
 _QUERY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -70,7 +68,7 @@ def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) 
     table, top = Place(*locate(base, None)), f"{base.rstrip('/')}/"
     pending = tuple((task.folder.removeprefix(top), name) for task in tasks for name in task.files)
     record = _record_place(table, query)
-    if pending or _exists(record):
+    if pending or exists(record):
         DatasetFolder(base, None).place(f"{RECORDS}/{record.name}")  # makes the folder
         with record.lock():
             last = _complete_last(table, record, query)
@@ -91,7 +89,7 @@ def drop_batch(base: str, query: str) -> None:
     """Remove the files of a batch's tasks; files that were decided before are published."""
     table = Place(*locate(base, None))
     record = _record_place(table, query)
-    if _exists(record):
+    if exists(record):
         with record.lock():
             _complete_last(table, record, query)
     remove_job(base, query)
@@ -124,22 +122,15 @@ def _settle(table: Place, task: str, name: str) -> Place:
     source = Place(table.filesystem, posixpath.join(table.path, task, name))
     target = DatasetFolder(table.path, table.filesystem).place(name)
     for origin, destination in ((store_of(source), store_of(target)), (source, target)):
-        if _exists(origin):
+        if exists(origin):
             _move(origin, destination)
-    if not _exists(target):
+    if not exists(target):
         raise FileNotFoundError(
             f"{target.address} is part of a published batch, but was lost from {source.address} "
             "before it was moved. To write the batch again, remove its other files, which have the "
             f"same query and batch in their names, and the record in {RECORDS}"
         )
     return target
-
-
-def _exists(place: Place) -> bool:
-    if place.filesystem is None:
-        return os.path.lexists(place.path)
-    info = as_arrow(place.filesystem).get_file_info(place.path)
-    return bool(info.type != pafs.FileType.NotFound)
 
 
 def _move(source: Place, target: Place) -> None:

@@ -43,6 +43,7 @@ from modcrypt.spark.source.arrow_types import conform, to_file_schema
 from modcrypt.spark.source.job_publication import (
     RUNNING,
     Written,
+    exists,
     job_folder,
     list_present,
     new_job,
@@ -178,7 +179,7 @@ class Writer(DataSourceArrowWriter):
                 remove_job(self._options.folder, self._job)
 
     def _is_running(self) -> bool:
-        return running_mark(self._options.folder, self._job).stamp() is not None
+        return exists(running_mark(self._options.folder, self._job))
 
     @shorten_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
