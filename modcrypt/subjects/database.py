@@ -88,11 +88,21 @@ class Database:
             cursor.executemany(self._adapt(sql), rows)
 
     def select(self, sql: str, references: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a statement for references; in their order, each page is read once."""
-        ordered = sorted(references)
+        """Yield the rows of a statement for references; in their order, each page is read once.
+
+        If most rows between them are wanted, reading all takes half the time of looking each up.
+        """
+        ordered, is_dense = sorted(references), True
         for at in range(0, len(ordered), BATCH):
             part = ordered[at : at + BATCH]
-            yield from self.query(f"{sql} WHERE reference IN ({','.join('?' * len(part))})", part)
+            most, wanted = 2 * len(part), set(part)
+            if is_dense:
+                between = f"{sql} WHERE reference BETWEEN ? AND ? LIMIT {most + 1}"
+                rows = self.query(between, (part[0], part[-1]))
+                is_dense = len(rows) <= most
+            if not is_dense:
+                rows = self.query(f"{sql} WHERE reference IN ({','.join('?' * len(part))})", part)
+            yield from [row for row in rows if row[0] in wanted]
 
     def page(self, sql: str, after: bytes) -> list[tuple[Any, ...]]:
         """Return the next rows of a statement, in the order of their references.

@@ -41,7 +41,9 @@ def test_batches_of_any_size(vault: SubjectVault) -> None:
     subjects = [b"%d" % number for number in range(25_000)]
     created = keys_of(vault, *subjects, create=True)
     assert len(set(created)) == 25_000
-    assert keys_of(vault, *reversed(subjects)) == created[::-1]
+    for step in (-1, 2, 7, 9_999):
+        vault.close()  # also forgets the keys
+        assert keys_of(vault, *subjects[::step]) == created[::step]
     assert keys_of(vault) == []
 
 
@@ -301,7 +303,7 @@ def test_rows_that_are_read_while_a_rotation_ends(
     query, pages = Database.query, list[str]()
 
     def rotate_meanwhile(self: Database, sql: str, *parameters: Any) -> Any:
-        if self is vault._database and "subject_key WHERE reference IN" in sql:
+        if self is vault._database and "subject_key WHERE reference" in sql:
             pages.append(sql)
             if len(pages) == 2:
                 other.rotate()
