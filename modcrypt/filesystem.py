@@ -419,7 +419,7 @@ def _carry_companions(old: Place, new: Place, *, move: bool) -> Iterator[None]:
     explicit.check_writable()  # a link that others made may lead to any file
     with carry_keys(old, new, move=move):
         yield
-    if explicit.stamp() is None:
+    if not explicit.exists():
         _remove_if_present(_explicit_keys_of(new))  # of the file that was replaced
         return
     _copy_file(explicit, _explicit_keys_of(new))
@@ -433,7 +433,7 @@ def _explicit_keys_of(place: Place) -> Place:
 
 
 def _remove_if_present(place: Place) -> None:
-    if place.stamp() is not None:
+    if place.exists():
         place.remove()
 
 

@@ -16,7 +16,7 @@ from modcrypt.io.folders import open_folder, relative_to, split_below, symbolic_
 from modcrypt.io.locks import LOCKS_FOLDERS, lock, unlock
 from modcrypt.io.recorded_writes import note_removed
 from modcrypt.io.store_errors import add_url_to_errors, format_url, redact_url
-from modcrypt.io.stores import is_arrow, is_same_store, locate
+from modcrypt.io.stores import forget_listings, is_arrow, is_same_store, locate
 
 Root: TypeAlias = "str | os.PathLike[str] | Place"
 """A folder: a place, a URL, or a path in the file system that its files are in."""
@@ -134,6 +134,27 @@ class Place:
             values = self.filesystem.info(self.path)
             return tuple(str(values[name]) for name in _STAMPED if name in values)
         return None
+
+    def exists(self) -> bool:
+        """Return whether there is a file; raise OSError if that is unknown, as for a failing store.
+
+        For decisions that lose something if a file seems to be missing.
+        """
+        try:
+            if self.filesystem is None:
+                os.lstat(self.path)
+            elif is_arrow(self.filesystem):
+                return bool(self.filesystem.get_file_info(self.path).type.name != "NotFound")
+            else:
+                forget_listings(self.filesystem)  # an old one may lack the file
+                self.filesystem.info(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:  # names beside files are longer than theirs
+                raise
+            return False
+        return True
 
     def modified(self) -> float | None:
         """Return the time of change in seconds since 1970; None if the file system keeps none."""

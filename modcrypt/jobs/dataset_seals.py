@@ -209,7 +209,7 @@ def update_seal(
     changes: dict[str, SealedFile | None] = dict.fromkeys(gone)
     for place, file in zip(places, run_job(Job(hash_file), places, jobs=jobs), strict=True):
         changes[_path_inside(place, ledger.folder)] = file
-    if still := [path for path in gone if ledger.folder.below(path).stamp() is not None]:
+    if still := [path for path in gone if ledger.folder.below(path).exists()]:
         raise ValueError(f"{list_names(still)} must be removed before the seal says so")
     if propose:
         return propose_changes(ledger, writer, former, changes, valid_for)

@@ -177,8 +177,7 @@ def carry_keys(source: Place, target: Place, *, move: bool) -> Iterator[None]:
 
 def remove_keys(place: Place) -> None:
     """Remove the key material beside a file that was removed; raise OSError if it is refused."""
-    store = store_of(place)
-    if store.stamp() is not None:
+    if (store := store_of(place)).exists():
         store.remove()
 
 

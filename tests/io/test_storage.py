@@ -1787,3 +1787,29 @@ INSIDE_BY_TEXT = (
 @each_case("case", INSIDE_BY_TEXT)
 def test_urls_are_inside_a_folder_by_their_text(case: tuple[str, str, str | None]) -> None:
     assert find_inside(case[0], case[1]) == case[2]
+
+
+@each_case("kind", ["local", "PyArrow", "fsspec"])
+def test_a_file_of_unknown_status_is_not_missing(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that nothing is lost with keys or files that only seem to be missing."""
+    local = fsspec.filesystem("file")
+    wrapped = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(local))
+    filesystem = {"local": None, "PyArrow": wrapped, "fsspec": local}[kind]
+    place = Place(filesystem, str(tmp_path / "file"))
+    assert not place.exists()
+    (tmp_path / "file").write_bytes(DATA)
+    assert place.exists()
+    assert not place.below("inside").exists()
+    if kind == "local":  # of key material beside a file with a long name
+        assert not place.beside("n" * 300).exists()
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", fail)
+        patch.setattr(type(local), "info", fail)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            place.exists()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from modcrypt.errors import FormatError, PlaintextError
+from modcrypt.errors import PlaintextError
 from modcrypt.iceberg.format.table_metadata import Snapshot, TableMetadata
 from modcrypt.iceberg.keys.key_policies import master_key_of
 from modcrypt.iceberg.keys.key_resolver import KeyResolver
@@ -157,8 +157,8 @@ def older_versions(table: IcebergTable) -> tuple[str, ...]:
 
 
 def _is_gone(table: IcebergTable, location: str) -> bool:
-    with contextlib.suppress(FormatError):
-        return table.walk.place(location).stamp() is None
+    with contextlib.suppress(Exception):  # a store's own, or another folder
+        return not table.walk.place(location).exists()
     return False
 
 

@@ -135,7 +135,7 @@ class LakeFiles:
             copy = self.root.place.below(file.path)
             if not self._is_included(file.path):
                 continue
-            if copy.stamp() is None:
+            if not copy.exists():
                 yield file, False
             elif _is_older(copy, self.source.place.below(file.path)):
                 yield file, True

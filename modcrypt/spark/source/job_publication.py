@@ -256,7 +256,7 @@ def _jobs_left(table: Place) -> list[str]:
         names = [posixpath.basename(info.path.rstrip("/")) for info in infos]
     # Folders of streams have other names.
     jobs = [name[5:] for name in names if re.fullmatch("_tmp_[0-9a-f]{16}", name)]
-    return [job for job in jobs if note_place(table, job).stamp() is None]
+    return [job for job in jobs if not note_place(table, job).exists()]
 
 
 @contextlib.contextmanager
@@ -293,21 +293,10 @@ def list_present(base: str) -> list[Place]:
         return []
 
 
-def exists(place: Place) -> bool:
-    """Return whether a file exists; raise OSError if that is unknown, as for a failing store."""
-    if place.filesystem is not None:
-        info = as_arrow(place.filesystem).get_file_info(place.path)
-        return bool(info.type != FileType.NotFound)
-    with contextlib.suppress(FileNotFoundError):
-        os.lstat(place.path)
-        return True
-    return False
-
-
 def _publish(source: Place, target: Place) -> None:
     """Move a file, and its key material before it."""
     material = store_of(source)
-    if not exists(material):
+    if not material.exists():
         _move(source, target)
         return
     _move(material, store_of(target))
@@ -329,7 +318,7 @@ def _move(source: Place, target: Place) -> None:
 def _remove(place: Place) -> None:
     """Remove a file, and its key material after it."""
     place.remove()
-    if exists(store_of(place)):
+    if store_of(place).exists():
         store_of(place).remove()
 
 

@@ -33,7 +33,7 @@ from modcrypt.io.stores import locate
 from modcrypt.parquet.datasets.discovery import DatasetFolder, as_arrow
 from modcrypt.parquet.datasets.write_notes import read_record
 from modcrypt.pkmt1.external import store_of
-from modcrypt.spark.source.job_publication import Written, exists, put_note, remove_job, remove_note
+from modcrypt.spark.source.job_publication import Written, put_note, remove_job, remove_note
 
 RECORDS = "_modcrypt_batches"
 _QUERY = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -68,7 +68,7 @@ def publish_batch(base: str, query: str, number: int, tasks: Iterable[Written]) 
     table, top = Place(*locate(base, None)), f"{base.rstrip('/')}/"
     pending = tuple((task.folder.removeprefix(top), name) for task in tasks for name in task.files)
     record = _record_place(table, query)
-    if pending or exists(record):
+    if pending or record.exists():
         DatasetFolder(base, None).place(f"{RECORDS}/{record.name}")  # makes the folder
         with record.lock():
             last = _complete_last(table, record, query)
@@ -89,7 +89,7 @@ def drop_batch(base: str, query: str) -> None:
     """Remove the files of a batch's tasks; files that were decided before are published."""
     table = Place(*locate(base, None))
     record = _record_place(table, query)
-    if exists(record):
+    if record.exists():
         with record.lock():
             _complete_last(table, record, query)
     remove_job(base, query)
@@ -122,9 +122,9 @@ def _settle(table: Place, task: str, name: str) -> Place:
     source = Place(table.filesystem, posixpath.join(table.path, task, name))
     target = DatasetFolder(table.path, table.filesystem).place(name)
     for origin, destination in ((store_of(source), store_of(target)), (source, target)):
-        if exists(origin):
+        if origin.exists():
             _move(origin, destination)
-    if not exists(target):
+    if not target.exists():
         raise FileNotFoundError(
             f"{target.address} is part of a published batch, but was lost from {source.address} "
             "before it was moved. To write the batch again, remove its other files, which have the "

@@ -43,7 +43,6 @@ from modcrypt.spark.source.arrow_types import conform, to_file_schema
 from modcrypt.spark.source.job_publication import (
     RUNNING,
     Written,
-    exists,
     job_folder,
     list_present,
     new_job,
@@ -179,7 +178,7 @@ class Writer(DataSourceArrowWriter):
                 remove_job(self._options.folder, self._job)
 
     def _is_running(self) -> bool:
-        return exists(running_mark(self._options.folder, self._job))
+        return running_mark(self._options.folder, self._job).exists()
 
     @shorten_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
