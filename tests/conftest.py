@@ -132,7 +132,7 @@ def _name_jvm(item: pytest.Item) -> str:
     fixtures = getattr(item, "fixturenames", ())
     if item.nodeid.startswith("tests/spark/"):
         return "shared" if "spark" in fixtures else "own"
-    return "java" if {"java", "iceberg"}.intersection(fixtures) else ""
+    return "java" if {"java", "iceberg", "metastore", "server"}.intersection(fixtures) else ""
 
 
 def _is_hypothesis_test(test: object) -> bool:

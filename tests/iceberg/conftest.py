@@ -13,8 +13,11 @@ import pytest
 from modcrypt.iceberg import IcebergTable, open_table
 from tests.support.iceberg.java_judge import Judge, why_unavailable
 from tests.support.iceberg.sample_kms import MASTERS, SampleKms
+from tests.support.iceberg.server_fixtures import metastore, server
 from tests.support.iceberg.shared_table import both
 from tests.support.shared_vectors import shared_vectors
+
+__all__ = ["metastore", "server"]  # fixtures
 
 JUST_MADE = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC).timestamp()
 

@@ -701,20 +701,6 @@ def test_keys_beside_an_encrypted_footer_that_opens_no_more_are_no_proof(
 # --- a real key service --------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def bao(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Run OpenBao."""
-    pytest.importorskip("hvac")
-    from tests.support.kms.key_servers import bao_server
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in list(os.environ):
-            if name.upper().endswith("_PROXY") or name.startswith(("VAULT_", "BAO_")):
-                patch.delenv(name)
-        with bao_server(tmp_path_factory.mktemp("bao")) as running:
-            yield running
-
-
 @STORAGE
 def test_on_openbao_a_tenants_key_is_destroyed_and_what_it_answers_then_is_proof(
     policy: mc.Policy, tmp_path: Path, bao: Any, monkeypatch: pytest.MonkeyPatch

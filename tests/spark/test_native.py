@@ -63,12 +63,8 @@ COLUMNS = {"kc1": ["id", "address"], "kc2": ["name"]}
 
 
 @pytest.fixture(scope="module")
-def bao(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bao]:
-    pytest.importorskip("hvac")
-    from tests.support.kms.key_servers import bao_server
-
-    with bao_server(tmp_path_factory.mktemp("bao")) as running:
-        yield running
+def bao(bao_running: Bao) -> Bao:
+    return bao_running
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,8 @@ from modcrypt.kms.keyring.keyring import Keyring
 from modcrypt.kms.references import open_kms
 from modcrypt.spark.jvm.native_jar import ICEBERG_CLIENT, spark_jar
 from tests.support.iceberg.hive_catalog import HiveTable
-from tests.support.iceberg.server_fixtures import metastore
 from tests.support.kms.key_servers import Bao
 from tests.support.spark.iceberg_spark import IcebergSpark, why_unavailable
-
-__all__ = ["metastore"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +58,7 @@ def spark(
     }
     running = IcebergSpark(folder, metastore, catalogs, jars=[folder / "modcrypt.jar"])
     with closing(running):
-        running.sql("CREATE NAMESPACE vault.shop")
+        running.sql("CREATE NAMESPACE IF NOT EXISTS vault.shop")
         yield running
 
 

@@ -30,11 +30,8 @@ from modcrypt.iceberg.format.manifest_rows.file_entries import DATA
 from tests.support.iceberg.fault_words import fault_words
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.made_tables import make_table
-from tests.support.iceberg.server_fixtures import metastore
 from tests.support.kms.key_servers import MotoKms, kms_server
 from tests.support.spark.iceberg_spark import IcebergSpark, aws_kms, why_unavailable
-
-__all__ = ["metastore"]  # a fixture
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +60,7 @@ def spark(
     catalogs = {"hive": aws_kms(moto.endpoint)}
     running = IcebergSpark(tmp_path_factory.mktemp("spark"), metastore, catalogs)
     with closing(running):
-        running.sql("CREATE NAMESPACE hive.shop")
+        running.sql("CREATE NAMESPACE IF NOT EXISTS hive.shop")
         yield running
 
 

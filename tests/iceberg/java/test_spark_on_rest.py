@@ -15,11 +15,8 @@ import pytest
 from modcrypt.errors import ModcryptError, PlaintextError
 from modcrypt.iceberg import rotate_table, verify_table
 from tests.support.iceberg.rest_catalog import RestTable
-from tests.support.iceberg.server_fixtures import server
 from tests.support.iceberg.table_changes import CHANGES, ids, rows
 from tests.support.spark.iceberg_spark import IcebergSpark, why_unavailable
-
-__all__ = ["server"]  # a fixture
 
 pytestmark = pytest.mark.slow
 

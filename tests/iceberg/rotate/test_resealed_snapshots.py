@@ -32,9 +32,6 @@ from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.partitioned_table import BY_KIND, KINDS, some
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import Refusing, SampleKms
-from tests.support.iceberg.server_fixtures import server
-
-__all__ = ["server"]  # a fixture
 
 POLICIES = {
     "partition": KeyPolicy(kek_per="partition"),

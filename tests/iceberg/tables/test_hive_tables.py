@@ -27,10 +27,9 @@ from tests.support.iceberg.catalog_tables import (
 from tests.support.iceberg.cli_runs import Run, check_changes, check_seals, run
 from tests.support.iceberg.hive_catalog import HiveTable, lost_answers
 from tests.support.iceberg.made_tables import make_table
-from tests.support.iceberg.server_fixtures import metastore
 from tests.support.iceberg.table_changes import CHANGES, ids, rows
 
-__all__ = ["metastore", "run"]  # fixtures
+__all__ = ["run"]  # a fixture
 
 pytestmark = pytest.mark.slow  # a metastore takes seconds to start
 

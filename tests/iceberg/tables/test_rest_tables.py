@@ -45,10 +45,9 @@ from tests.support.iceberg.cli_runs import Run, check_changes, check_seals, run
 from tests.support.iceberg.made_tables import make_table
 from tests.support.iceberg.rest_catalog import RestTable
 from tests.support.iceberg.sample_kms import SampleKms
-from tests.support.iceberg.server_fixtures import server
 from tests.support.iceberg.table_changes import CHANGES, ids, rows
 
-__all__ = ["run", "server"]  # fixtures
+__all__ = ["run"]  # a fixture
 
 pytestmark = pytest.mark.slow  # a server takes seconds to start
 

@@ -15,11 +15,8 @@ from tests.support.iceberg.glue_catalog import GlueTable, glue_server
 from tests.support.iceberg.hive_catalog import HiveTable
 from tests.support.iceberg.local_tables import make_folder_table, make_sql_table
 from tests.support.iceberg.rest_catalog import RestTable
-from tests.support.iceberg.server_fixtures import metastore, server
 from tests.support.iceberg.table_races import NamedTable, kill_processes, race
 from tests.support.object_store import object_store
-
-__all__ = ["metastore", "server"]  # fixtures
 
 pytestmark = pytest.mark.slow
 
