@@ -139,16 +139,20 @@ def _is_hypothesis_test(test: object) -> bool:
     return is_hypothesis_test(vars(test).get("each_case", (test,))[0])
 
 
-def pytest_collection() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """Collect no garbage among the tests while they are collected: almost all of it stays."""
     gc.disable()
+    try:
+        return (yield)
+    finally:  # also in the process that only starts others, and if a test module fails
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
     """Exempt the tests themselves from garbage collections: many tests ask for one."""
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

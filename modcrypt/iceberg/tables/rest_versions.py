@@ -83,8 +83,7 @@ class RestVersions(CatalogVersions):
                 f"{self._name}: the REST catalog has ignored a part of the commit, as servers do "
                 "that know no encryption keys: restore the table's previous version there"
             )
-        if lost := restore_keks(before.metadata, metadata, after.metadata):
-            after = self._restore(after, lost, base)
+        after = self._restore(before, metadata, after, base)
         place = self._find_file(after._replace(config=before.config))
         return place, after.metadata.named(place.path)
 
@@ -106,18 +105,24 @@ class RestVersions(CatalogVersions):
             return after
         return rest_requests.look_up(self.catalog, self.identifier) or after
 
-    def _restore(self, after: TableAnswer, lost: Sequence[Update], base: Place) -> TableAnswer:
-        """Add KEKs that a commit to version `base` has dropped, and that others need."""
+    def _restore(
+        self, before: TableAnswer, metadata: TableMetadata, after: TableAnswer, base: Place
+    ) -> TableAnswer:
+        """Add KEKs again that a commit has dropped and others need; return the version after it."""
+        if not (lost := restore_keks(before.metadata, metadata, after.metadata)):
+            return after
         of_table, *_ = list_requirements(after.metadata)
-        try:
-            return self._send_updates(after, lost, [of_table])
-        except (OSError, ModcryptError, ValueError):
+        # No error, which may say that nothing was committed, and no answer proves that they are.
+        with contextlib.suppress(OSError, ModcryptError, ValueError):
+            after = self._send_updates(after, lost, [of_table])
+        if lost := restore_keks(before.metadata, metadata, after.metadata):
             ids = list_names(update["encryption-key"]["key-id"] for update in lost)
             raise IntegrityError(
                 f"{self._name}: the commit has dropped keys that another writer has used at the "
                 f"same time ({ids}), and they could not be added again: have repair_table restore "
                 f"them from {base.address} before the table's history is expired"
-            ) from None  # a cause may say that the commit was not made
+            )
+        return after
 
     def _load(self) -> TableAnswer:
         if (answer := rest_requests.load(self.catalog, self.identifier)) is None:

@@ -20,71 +20,103 @@ class TreeKek(TableKek):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeList:
-    """A manifest list."""
+    """A manifest list.
 
-    # Location and size of the file; the size is None if it cannot be read.
+    Attributes:
+        location, size: Location and size of the file; the size is None if it cannot be read.
+        snapshots: Ids of the snapshots that have this list.
+        sequence_number, timestamp_ms: Sequence number and time of the first of these snapshots.
+        current: Whether the current snapshot is among them.
+        key_id: Id of its entry in `encryption-keys`; None in plaintext.
+        sealed_by: Id of the KEK that encrypts its key metadata, or of the master key if `single`.
+        single: Whether a master key wraps its key directly.
+        version: Version of that master key, if known.
+        manifests: Numbers of its manifests in the tree.
+        error: Reason why it could not be read; None if it could.
+    """
+
     location: str
     size: int | None
-    snapshots: tuple[int, ...]  # ids of the snapshots that have this list
-    # Sequence number and time of the first of these snapshots.
+    snapshots: tuple[int, ...]
     sequence_number: int
     timestamp_ms: int
-    current: bool  # whether the current snapshot is among them
-    key_id: str | None  # id of its entry in `encryption-keys`; None in plaintext
-    # Id of the KEK that encrypts its key metadata, or of the master key if `single`.
+    current: bool
+    key_id: str | None
     sealed_by: str | None
-    single: bool  # whether a master key wraps its key directly
-    version: str | None  # version of that master key, if known
-    manifests: tuple[int, ...] = field(repr=False)  # numbers of its manifests in the tree
-    error: str | None  # reason why it could not be read; None if it could
+    single: bool
+    version: str | None
+    manifests: tuple[int, ...] = field(repr=False)
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeManifest:
-    """A manifest."""
+    """A manifest.
 
-    kind: str  # `manifest` or `delete manifest`
-    # Location and size of the file.
+    Attributes:
+        kind: `manifest` or `delete manifest`.
+        location, size: Location and size of the file.
+        encrypted: Whether the manifest is encrypted.
+        files: Numbers of its files in the tree.
+        error: Reason why it could not be read; None if it could.
+    """
+
+    kind: str
     location: str
     size: int
-    encrypted: bool  # whether the manifest is encrypted
-    files: tuple[int, ...] = field(repr=False)  # numbers of its files in the tree
-    error: str | None  # reason why it could not be read; None if it could
+    encrypted: bool
+    files: tuple[int, ...] = field(repr=False)
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeFile:
-    """A data or delete file."""
+    """A data or delete file.
 
-    kind: str  # kind of file; see `ReachedFile`
-    # Location, size and number of records of the file.
+    Attributes:
+        kind: Kind of file; see `ReachedFile`.
+        location, size, records: Location, size and number of records of the file.
+        encrypted: Whether the file has key metadata.
+        sealed_by: Id of the KEK or master key that encrypts its key metadata in the manifest; None
+            for plaintext key metadata.
+        single: Whether that key is a master key.
+        version: Version of that master key, if known.
+    """
+
+    kind: str
     location: str
     size: int
     records: int
-    encrypted: bool  # whether the file has key metadata
-    # Id of the KEK or master key that encrypts its key metadata in the manifest; None for plaintext
-    # key metadata.
+    encrypted: bool
     sealed_by: str | None
-    single: bool  # whether that key is a master key
-    version: str | None  # version of that master key, if known
+    single: bool
+    version: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyTreeNodes:
-    """The keys of a table, and the files that they decrypt."""
+    """The keys of a table, and the files that they decrypt.
 
-    # Location and UUID of the table.
+    Attributes:
+        location, uuid: Location and UUID of the table.
+        master_key_id: Id of the master key for new keys.
+        keks, lists, manifests, files: Nodes of the tree; lists refer to manifests, and manifests to
+            files, by number.
+        unused: Ids of `encryption-keys` that nothing uses.
+        whole: Whether every manifest list and manifest could be read.
+        kms_unavailable: Whether reading failed because the key service was unavailable.
+    """
+
     location: str
     uuid: str
-    master_key_id: str | None  # id of the master key for new keys
-    # Nodes of the tree; lists refer to manifests, and manifests to files, by number.
+    master_key_id: str | None
     keks: tuple[TreeKek, ...] = field(repr=False)
     lists: tuple[TreeList, ...] = field(repr=False)
     manifests: tuple[TreeManifest, ...] = field(repr=False)
     files: tuple[TreeFile, ...] = field(repr=False)
-    unused: tuple[str, ...] = field(repr=False)  # ids of `encryption-keys` that nothing uses
-    whole: bool  # whether every manifest list and manifest could be read
-    kms_unavailable: bool = False  # whether reading failed because the key service was unavailable
+    unused: tuple[str, ...] = field(repr=False)
+    whole: bool
+    kms_unavailable: bool = False
 
     @cached_property
     def master_key_ids(self) -> tuple[str, ...]:

@@ -31,9 +31,12 @@ MAX_TABLE_FINDINGS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFinding(Finding):
-    """A finding about a file of a table, or about the table."""
+    """A finding about a file of a table, or about the table.
 
-    # Location of the file in the table; None if the finding is about the table.
+    Attributes:
+        location: Location of the file in the table; None if the finding is about the table.
+    """
+
     location: str | None = None
 
     @classmethod
@@ -48,54 +51,82 @@ class TableFinding(Finding):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedTableFile:
-    """A verified file that a snapshot reaches."""
+    """A verified file that a snapshot reaches.
 
-    # `manifest list`, `manifest`, `delete manifest`, `data`, `position deletes`, `equality deletes`
-    # or `deletion vectors`.
+    Attributes:
+        kind: `manifest list`, `manifest`, `delete manifest`, `data`, `position deletes`, `equality
+            deletes` or `deletion vectors`.
+        location: Location of the file in the table.
+        size: Size in bytes according to the manifest or list that names it; None if unknown.
+        records: Number of rows or deleted rows according to its manifest; None for manifests.
+        encrypted: Whether the file has key metadata.
+        tags: Number of tags verified.
+        ok: Whether the file has no fault.
+    """
+
     kind: str
-    location: str  # location of the file in the table
-    # Size in bytes according to the manifest or list that names it; None if unknown.
+    location: str
     size: int | None
-    # Number of rows or deleted rows according to its manifest; None for manifests.
     records: int | None
-    encrypted: bool  # whether the file has key metadata
-    tags: int  # number of tags verified
-    ok: bool  # whether the file has no fault
+    encrypted: bool
+    tags: int
+    ok: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableKek:
-    """A KEK of the table."""
+    """A KEK of the table.
 
-    id: str  # id of the KEK
-    master_key_id: str  # id of the master key that wraps the KEK
-    # Creation time and age according to the KEK's metadata.
+    Attributes:
+        id: Id of the KEK.
+        master_key_id: Id of the master key that wraps the KEK.
+        created_ms, age_days: Creation time and age according to the KEK's metadata.
+        store: `table` or `key store`.
+        scope: Files that the KEK is for; empty for the whole table.
+        current: Whether the newest version of the master key wraps the KEK; None for unknown.
+        files: Number of data and delete files whose key metadata the KEK encrypts.
+    """
+
+    id: str
+    master_key_id: str
     created_ms: int
     age_days: int
-    store: str  # `table` or `key store`
-    scope: str  # files that the KEK is for; empty for the whole table
-    # Whether the newest version of the master key wraps the KEK; None for unknown.
+    store: str
+    scope: str
     current: bool | None
-    files: int  # number of data and delete files whose key metadata the KEK encrypts
+    files: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedKek(TableKek):
-    """A verified KEK."""
+    """A verified KEK.
 
-    manifest_lists: int  # number of manifest lists whose key metadata the KEK encrypts
-    opened: bool | None  # whether the key service unwrapped the KEK; None if it was not called
+    Attributes:
+        manifest_lists: Number of manifest lists whose key metadata the KEK encrypts.
+        opened: Whether the key service unwrapped the KEK; None if it was not called.
+    """
+
+    manifest_lists: int
+    opened: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrayFile:
-    """A file in the table's folder that nothing reaches."""
+    """A file in the table's folder that nothing reaches.
 
-    path: str  # path of the file
-    size: int  # size in bytes
-    age_days: float | None  # days since the last change; None if the file system does not report it
-    state: str  # `encrypted`, `plaintext` or `unknown`, judged by its first bytes
-    temporary: bool  # whether it is a temporary file of an interrupted modcrypt write
+    Attributes:
+        path: Path of the file.
+        size: Size in bytes.
+        age_days: Days since the last change; None if the file system does not report it.
+        state: `encrypted`, `plaintext` or `unknown`, judged by its first bytes.
+        temporary: Whether it is a temporary file of an interrupted modcrypt write.
+    """
+
+    path: str
+    size: int
+    age_days: float | None
+    state: str
+    temporary: bool
 
 
 def choose_jobs(jobs: int | None) -> int:

@@ -247,19 +247,22 @@ def successor(new: TableMetadata, *, of: TableVersion) -> TableMetadata:
 def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion) -> CurrentVersion:
     """Return a committed version; settle a new snapshot that is under another master key.
 
-    Its KEK moves to the table's master key if the caller expects that. Otherwise the snapshot is
-    undone. `table` is the version that the commit followed, and `sent` what was committed. Raise
-    CommitConflictError if the snapshot was undone; and IntegrityError if it could not be undone,
-    because others have changed the table since.
+    Its KEK moves to the table's master key if the caller expects that, and so do KEKs that the
+    commit has dropped and others need. Otherwise the snapshot is undone. `table` is the version
+    that the commit followed, and `sent` what was committed. Raise CommitConflictError if the
+    snapshot was undone; and IntegrityError if it could not be undone, or others may have built on
+    it, because they have changed the table since.
     """
     known = {snapshot.id for snapshot in table.metadata.snapshots}
     new = [snapshot for snapshot in sent.snapshots if snapshot.id not in known]
     ids = {snapshot.id for snapshot in new}
+    dropped = table.metadata.keys.keys() - sent.keys.keys()
     for _ in range(ATTEMPTS):
         there = [snapshot for snapshot in new if snapshot in done.metadata.snapshots]
-        if all(_has_its_key(done.metadata, snapshot) for snapshot in there):
-            return done
         is_expected = done.metadata.master_key_id in (table.expected.master_key_ids or ())
+        restored = dropped.intersection(_list_former_keks(done.metadata)) if is_expected else ()
+        if not restored and all(_has_its_key(done.metadata, snapshot) for snapshot in there):
+            return done
         if is_expected:
             settled = _with_moved_keks(done.metadata, table)
         elif _named(done.metadata, ids) == _named(sent, ids):
@@ -275,7 +278,10 @@ def check_merged(table: TableVersion, sent: TableMetadata, done: CurrentVersion)
         if is_expected:
             continue
         why = f"{place.address}: another writer has rotated the master key"
-        if find_foreign(done.metadata, settled, place):  # as a branch that begins at the snapshot
+        # A branch may begin at the snapshot; all that follows it has a higher number.
+        newest = max(old.sequence_number for old in new)
+        follow = [old for old in settled.snapshots if old.sequence_number > newest]
+        if follow or find_foreign(done.metadata, settled, place):
             raise IntegrityError(
                 f"{why}, and changed the table while the commit was undone: repeat the change; its "
                 "first files stay, and are orphans if nothing needs them"
@@ -309,6 +315,12 @@ def _with_moved_keks(metadata: TableMetadata, table: TableVersion) -> TableMetad
     return metadata.with_keys(keys.values())
 
 
+def _list_former_keks(metadata: TableMetadata) -> list[str]:
+    """Return the ids of KEKs that are under another master key than the table's."""
+    keys, master = metadata.keys, metadata.master_key_id
+    return [id_ for id_ in metadata.kek_ids() if keys[id_].encrypted_by != master]
+
+
 def _has_its_key(metadata: TableMetadata, snapshot: Snapshot) -> bool:
     """Return whether the KEK of a snapshot is under the table's master key, or in a key store."""
     if (entry := metadata.keys.get(snapshot.key_id or "")) is None:
@@ -326,7 +338,7 @@ def _without(metadata: TableMetadata, ids: Collection[int], base: TableMetadata)
     entries = {snapshot.key_id for snapshot in metadata.snapshots if snapshot.id in ids}
     keys = {id_: key for id_, key in metadata.keys.items() if id_ not in entries}
     sealing = {key.encrypted_by for key in keys.values()}
-    former = {id_ for id_ in metadata.kek_ids() if keys[id_].encrypted_by != metadata.master_key_id}
+    former = set(_list_former_keks(metadata))
     moved = _named(metadata, ids)
     refs = {name: ref for name, ref in metadata.refs.items() if name not in moved}
     refs |= {name: base.refs[name] for name in moved if name in base.refs}

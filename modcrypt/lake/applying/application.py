@@ -47,14 +47,20 @@ _RESULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedFile:
-    """The result for one file."""
+    """The result for one file.
 
-    path: str  # path inside the dataset
-    # "encrypted", "rekeyed", "rotated"; "renewed", under new data keys; "removed", an erased file
-    # was deleted; "current", nothing was left to do; "refused"; or an error code.
+    Attributes:
+        path: Path inside the dataset.
+        result: "encrypted", "rekeyed", "rotated"; "renewed", under new data keys; "removed", an
+            erased file was deleted; "current", nothing was left to do; "refused"; or an error code.
+        message: Message of the error, or why the file was refused or removed.
+        code: Exit code for the failure; 0 without one.
+    """
+
+    path: str
     result: str
-    message: str = ""  # message of the error, or why the file was refused or removed
-    code: int = 0  # exit code for the failure; 0 without one
+    message: str = ""
+    code: int = 0
 
     @classmethod
     def of_failure(cls, path: str, error: Exception) -> Self:

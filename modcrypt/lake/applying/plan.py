@@ -35,12 +35,18 @@ _NAMES: dict[Action, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedChange:
-    """A file that is not as declared, and what to do."""
+    """A file that is not as declared, and what to do.
 
-    state: FileState  # state of the file
-    action: Action  # what to do; "refuse" leaves the file as it is, and "none" has nothing to do
-    why: str  # reason in words
-    # Whether the file is in the source folder, and is encrypted into the dataset.
+    Attributes:
+        state: State of the file.
+        action: What to do; "refuse" leaves the file as it is, and "none" has nothing to do.
+        why: Reason in words.
+        waits: Whether the file is in the source folder, and is encrypted into the dataset.
+    """
+
+    state: FileState
+    action: Action
+    why: str
     waits: bool = False
 
     @property
@@ -52,18 +58,29 @@ class PlannedChange:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LakePlan(DatasetSummary):
-    """The plan for one dataset."""
+    """The plan for one dataset.
 
-    dataset: str  # name of the dataset
-    files: Sequence[PlannedChange]  # files that are not as declared
-    new_versions: Sequence[str]  # master keys that get a new version first
-    current: int  # number of files that are as declared
-    erased: int = 0  # number of erased files that stay
-    removals: Sequence[FileState] = ()  # erased files to delete
-    # Values beside the files that no action removes; they are left to the user.
+    Attributes:
+        dataset: Name of the dataset.
+        files: Files that are not as declared.
+        new_versions: Master keys that get a new version first.
+        current: Number of files that are as declared.
+        erased: Number of erased files that stay.
+        removals: Erased files to delete.
+        leaks: Values beside the files that no action removes; they are left to the user.
+        error: Why its files cannot be listed; empty if they can.
+        code: Exit code for the error.
+    """
+
+    dataset: str
+    files: Sequence[PlannedChange]
+    new_versions: Sequence[str]
+    current: int
+    erased: int = 0
+    removals: Sequence[FileState] = ()
     leaks: Sequence[ValueLeak] = ()
-    error: str = ""  # why its files cannot be listed; empty if they can
-    code: int = 0  # exit code for the error
+    error: str = ""
+    code: int = 0
 
     _label = "Plan"
 

@@ -29,13 +29,18 @@ _RECIPIENT = name_recipient(b"")  # beginning of the names of recipients' keys
 
 @dataclass(frozen=True, kw_only=True)
 class LeakReach(JsonFields):
-    """The other keepers of data keys that compromised keys open, beside the files of a dataset."""
+    """The other keepers of data keys that compromised keys open, beside the files of a dataset.
 
-    recipients: Sequence[str] = ()  # ids, in hex, of the recipients who open the exposed files, too
-    # Paths of files that are not in the dataset any more: the record of the leak, or key material,
-    # names them, and copies of them would open.
+    Attributes:
+        recipients: Ids, in hex, of the recipients who open the exposed files, too.
+        gone: Paths of files that are not in the dataset any more: the record of the leak, or key
+            material, names them, and copies of them would open.
+        snapshots: Ids of the older snapshots of an Iceberg table that open.
+    """
+
+    recipients: Sequence[str] = ()
     gone: Sequence[str] = ()
-    snapshots: Sequence[int] = ()  # ids of the older snapshots of an Iceberg table that open
+    snapshots: Sequence[int] = ()
 
     def describe(self) -> list[str]:
         """Return a sentence about each kind that there is."""

@@ -16,14 +16,21 @@ MAX_WORDS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetResult(JsonFields):
-    """The result of an event in one dataset."""
+    """The result of an event in one dataset.
 
-    dataset: str  # name of the dataset
-    code: int = 0  # exit code: 0 if everything was as declared, or is now
-    files: int = 0  # number of files
-    # Number of files by result, such as "encrypted", or by what was found, such as "correct".
+    Attributes:
+        dataset: Name of the dataset.
+        code: Exit code: 0 if everything was as declared, or is now.
+        files: Number of files.
+        counts: Number of files by result, such as "encrypted", or by what was found, such as
+            "correct".
+        findings: Number of findings by error code; the most frequent ones.
+    """
+
+    dataset: str
+    code: int = 0
+    files: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
-    # Number of findings by error code; the most frequent ones.
     findings: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -41,15 +48,22 @@ class DatasetResult(JsonFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedRecord(JsonFields):
-    """The content of another record beside the declaration when an event was recorded."""
+    """The content of another record beside the declaration when an event was recorded.
 
-    name: str  # name of its file, such as `modcrypt.erased.jsonl`
-    # Number of the first line that was added since the event began; greater than `lines` if none
-    # was.
+    Attributes:
+        name: Name of its file, such as `modcrypt.erased.jsonl`.
+        first: Number of the first line that was added since the event began; greater than `lines`
+            if none was.
+        lines: Number of lines that it had.
+        bytes: Number of bytes that it had.
+        sha256: SHA-256 of these bytes, in hex.
+    """
+
+    name: str
     first: int
-    lines: int  # number of lines that it had
-    bytes: int  # number of bytes that it had
-    sha256: str  # SHA-256 of these bytes, in hex
+    lines: int
+    bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +114,17 @@ class EvidenceEvent(JsonFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceFinding(JsonFields):
-    """A fault of the record of evidence."""
+    """A fault of the record of evidence.
 
-    line: int | None  # number of the line in the file; None if it concerns no line
-    word: str  # "format", "chain", "signature", "record" or "truncation"
-    message: str  # what is wrong, and what it means
+    Attributes:
+        line: Number of the line in the file; None if it concerns no line.
+        word: "format", "chain", "signature", "record" or "truncation".
+        message: What is wrong, and what it means.
+    """
+
+    line: int | None
+    word: str
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -39,25 +39,37 @@ DECLARED: tuple[State, ...] = ("declared", "erased")  # the states of files that
 
 
 class KeyUse(NamedTuple):
-    """A key that a file needs."""
+    """A key that a file needs.
 
-    column: str | None  # dotted name of the column; None for the footer
-    # Id of the master key that wraps it; None if its key metadata is not PKMT1.
+    Attributes:
+        column: Dotted name of the column; None for the footer.
+        master_key_id: Id of the master key that wraps it; None if its key metadata is not PKMT1.
+        version: Version of the master key, if the wrapped key states it.
+        kek_id: Id of its KEK in hex, or `recipient:ID` for the key of a recipient; None in single
+            wrapping.
+    """
+
+    column: str | None
     master_key_id: str | None = None
-    version: str | None = None  # version of the master key, if the wrapped key states it
-    # Id of its KEK in hex, or `recipient:ID` for the key of a recipient; None in single wrapping.
+    version: str | None = None
     kek_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KnownWraps:
-    """The known number of keys that a key has wrapped."""
+    """The known number of keys that a key has wrapped.
 
-    master_key_id: str  # id of the master key
-    version: str | None  # version of the master key; None if it is unknown
-    # Id of the KEK in hex that wraps, under the master key; None for the master key.
+    Attributes:
+        master_key_id: Id of the master key.
+        version: Version of the master key; None if it is unknown.
+        kek_id: Id of the KEK in hex that wraps, under the master key; None for the master key.
+        count: Number of keys that are seen to have been wrapped.
+    """
+
+    master_key_id: str
+    version: str | None
     kek_id: str | None
-    count: int  # number of keys that are seen to have been wrapped
+    count: int
 
     @property
     def name(self) -> str:

@@ -26,14 +26,21 @@ POLICY = "policy"  # the error code of a file that is authentic, but not encrypt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedFile:
-    """The verification of a file against the declaration."""
+    """The verification of a file against the declaration.
 
-    path: str  # path inside the dataset
-    verification: Verification  # what `verify_dataset` found
-    findings: tuple[Finding, ...]  # its faults and warnings, and differences from the declaration
-    # Parts that were not opened for want of a key, with the reason.
+    Attributes:
+        path: Path inside the dataset.
+        verification: What `verify_dataset` found.
+        findings: Its faults and warnings, and differences from the declaration.
+        missing: Parts that were not opened for want of a key, with the reason.
+        erased: Whether the file is declared as erased, and its keys are gone.
+    """
+
+    path: str
+    verification: Verification
+    findings: tuple[Finding, ...]
     missing: tuple[Unauthenticated, ...]
-    erased: bool = False  # whether the file is declared as erased, and its keys are gone
+    erased: bool = False
 
     @property
     def ok(self) -> bool:

@@ -96,14 +96,20 @@ UnderKey: TypeAlias = Literal["plaintext", "footer key", "column key"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
-    """The keys that protect a leaf column according to the footer."""
+    """The keys that protect a leaf column according to the footer.
 
-    path: tuple[str, ...]  # path of the leaf
-    # Protection of its chunks: one value; none without row groups; several only in a damaged file.
+    Attributes:
+        path: Path of the leaf.
+        under: Protection of its chunks: one value; none without row groups; several only in a
+            damaged file.
+        metadata: Key metadata of its own keys; writers use the same in all row groups.
+        bare: Whether a chunk has its own key, but no key metadata.
+    """
+
+    path: tuple[str, ...]
     under: frozenset[UnderKey]
-    # Key metadata of its own keys; writers use the same in all row groups.
     metadata: frozenset[bytes]
-    bare: bool  # whether a chunk has its own key, but no key metadata
+    bare: bool
 
     @property
     def name(self) -> str:

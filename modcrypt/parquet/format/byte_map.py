@@ -30,25 +30,31 @@ State: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region(JsonFields):
-    """The bytes [start, end) of a file."""
+    """The bytes [start, end) of a file.
 
-    # Offsets in the file.
+    Attributes:
+        start, end: Offsets in the file.
+        kind: Name of a module type as in `ModuleId` ("data page header", "column index", ...);
+            "pages" for a chunk whose pages were not walked; "bloom filter" for one that was not
+            decrypted; "magic", "file crypto metadata", "footer", "footer signature" or "footer
+            length"; "restoration" for the module by which decryption restores every byte; "gap"
+            for bytes that nothing refers to; "modules" for a run of encrypted modules that an
+            encrypted footer hides.
+        state: What is known about the bytes.
+        row_group, column, page: Ordinals; None where they do not apply.
+        path: Dotted name of the column.
+        key: Name of the key: "footer key", "column key of" the first column that uses it, or with
+            PKMT1 the master key's id; None for plaintext.
+    """
+
     start: int
     end: int
-    # Name of a module type as in `ModuleId` ("data page header", "column index", ...); "pages" for
-    # a chunk whose pages were not walked; "bloom filter" for one that was not decrypted; "magic",
-    # "file crypto metadata", "footer", "footer signature" or "footer length"; "restoration" for the
-    # module by which decryption restores every byte; "gap" for bytes that nothing refers to;
-    # "modules" for a run of encrypted modules that an encrypted footer hides.
     kind: str
-    state: State  # what is known about the bytes
-    # Ordinals; None where they do not apply.
+    state: State
     row_group: int | None = None
     column: int | None = None
     page: int | None = None
-    path: str | None = None  # dotted name of the column
-    # Name of the key: "footer key", "column key of" the first column that uses it, or with PKMT1
-    # the master key's id; None for plaintext.
+    path: str | None = None
     key: str | None = None
 
     @property

@@ -109,9 +109,9 @@ def _describe_footer_quirks(view: FooterView) -> Iterator[str]:
         )
     elif parameters is None:
         yield "The file names no encryption algorithm that modcrypt knows."
-    elif (size := len(parameters.aad_file_unique or bytes(FILE_UNIQUE_SIZE))) != FILE_UNIQUE_SIZE:
+    elif (unique := parameters.aad_file_unique) is not None and len(unique) != FILE_UNIQUE_SIZE:
         yield (
-            f"aad_file_unique has {format_count(size, 'byte')}, but "
+            f"aad_file_unique has {format_count(len(unique), 'byte')}, but "
             f"every compliant writer uses {FILE_UNIQUE_SIZE}: bytes may have been moved between "
             "it and the AAD prefix, which makes a file pass for another one."
         )

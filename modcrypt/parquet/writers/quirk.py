@@ -73,20 +73,33 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundQuirk(JsonFields):
-    """A bug of a writer that was found in a file."""
+    """A bug of a writer that was found in a file.
 
-    quirk: str  # name of the row in the table
-    writer: str  # writers and versions that are known to have it
-    # Whether the file itself shows it; else only the version of its writer suggests it.
+    Attributes:
+        quirk: Name of the row in the table.
+        writer: Writers and versions that are known to have it.
+        certain: Whether the file itself shows it; else only the version of its writer suggests it.
+        harm: "wrong results", "unreadable", "forgery", "leak", "slow" or "none".
+        fault: What the file has.
+        risk: What other readers do with it, as a sentence; empty if there is no harm.
+        action: What modcrypt does with it.
+        repair: What `encrypt --repair` does in addition; empty for nothing.
+        source: Where it was measured or reported.
+        count: Number of places.
+        places: The first places.
+    """
+
+    quirk: str
+    writer: str
     certain: bool
-    harm: Harm  # "wrong results", "unreadable", "forgery", "leak", "slow" or "none"
-    fault: str  # what the file has
-    risk: str  # what other readers do with it, as a sentence; empty if there is no harm
-    action: str  # what modcrypt does with it
-    repair: str  # what `encrypt --repair` does in addition; empty for nothing
-    source: str  # where it was measured or reported
-    count: int  # number of places
-    places: tuple[str, ...]  # the first places
+    harm: Harm
+    fault: str
+    risk: str
+    action: str
+    repair: str
+    source: str
+    count: int
+    places: tuple[str, ...]
 
     @classmethod
     def of(cls, quirk: Quirk, places: list[Place]) -> FoundQuirk:

@@ -297,16 +297,27 @@ def test_a_snapshot_that_others_have_built_upon_stays(
     assert ids(rest.load()) == [1, 2]
 
 
+@pytest.mark.parametrize("earlier", [True, False])
 def test_a_snapshot_that_is_undone_keeps_the_files_of_a_new_branch(
-    rest: RestTable, before_commit: Before
+    rest: RestTable, monkeypatch: pytest.MonkeyPatch, before_commit: Before, earlier: bool
 ) -> None:
-    table = rest.load().append(rows(1))
+    """The branch begins before the version to undo is loaded, or just before it is undone."""
+    table, real = rest.load().append(rows(1)), commits.check_merged
+
+    def begin() -> None:
+        rest.load(master_key_ids=["keyA", "keyB"]).append(rows(3), branch="b")
+
+    def begin_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(commits, "check_merged", real)
+        begin()
+        return real(*arguments)
 
     def rotate() -> None:
         rotate_table(rest.load(), "kek", new_master_key_id="keyB")
-        before_commit(
-            lambda: rest.load(master_key_ids=["keyA", "keyB"]).append(rows(3), branch="b")
-        )
+        if earlier:
+            monkeypatch.setattr(commits, "check_merged", begin_first)
+        else:
+            before_commit(begin)
 
     before_commit(rotate)
     with pytest.raises(IntegrityError, match="while the commit was undone: repeat"):
@@ -443,9 +454,11 @@ def test_an_expiry_drops_no_kek_of_a_rotation_that_is_repeated(
     assert verify_table(rest.load()).ok
 
 
+@pytest.mark.parametrize("refused", [True, False])
 def test_keks_that_cannot_be_added_again_are_an_error(
-    rest: RestTable, before_commit: Before, monkeypatch: pytest.MonkeyPatch
+    rest: RestTable, before_commit: Before, monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
+    """The server refuses them, or accepts the request and has no such key afterwards."""
     table = rest.load().append(rows(1))
 
     def begin() -> None:
@@ -453,9 +466,11 @@ def test_keks_that_cannot_be_added_again_are_an_error(
         real = RestVersions._send_updates
 
         def send(self: Any, before: Any, updates: Any, requirements: Any) -> Any:
-            if len(requirements) == 1:
+            if len(requirements) > 1:
+                return real(self, before, updates, requirements)
+            if refused:
                 raise CommitConflictError("orders: another writer was faster")
-            return real(self, before, updates, requirements)
+            return self._load()
 
         monkeypatch.setattr(RestVersions, "_send_updates", send)
 
@@ -466,6 +481,27 @@ def test_keks_that_cannot_be_added_again_are_an_error(
     repair_table(rest.load())
     assert ids(rest.load()) == [1]
     assert sorted(rest.load().scan("b")["id"].to_pylist()) == [1, 2]
+
+
+def test_keks_that_are_added_again_move_to_a_new_master_key(
+    rest: RestTable, before_commit: Before
+) -> None:
+    table = rest.load(master_key_ids=["keyA", "keyB"])
+    table = set_policy(table, KeyPolicy(kek_per="partition")).append(rows(1))
+    assert table.metadata.current is not None
+    first = table.metadata.current.id
+    table = set_policy(table, KeyPolicy(kek_per="day")).overwrite(rows(2))
+
+    def begin() -> None:
+        set_ref(rest, "b", "branch", first)
+        rest.load().append(rows(3), branch="b")
+        rotate_table(rest.load(), "mek", new_master_key_id="keyB")
+
+    before_commit(begin)
+    expire_history(table)
+    found = rest.load(master_key_ids=["keyB"])
+    assert sorted(found.scan("b")["id"].to_pylist()) == [1, 3]
+    assert verify_table(found).ok
 
 
 @pytest.mark.parametrize("kind", ["branch", "tag", "under another master key"])

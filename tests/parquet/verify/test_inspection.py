@@ -827,18 +827,19 @@ def test_a_stripped_signature_is_named() -> None:
         assert column(found, "id").key == "footer key"
 
 
-def test_a_moved_border_of_the_prefix_is_named() -> None:
+@pytest.mark.parametrize("size", [10, 0])
+def test_a_moved_border_of_the_prefix_is_named(size: int) -> None:
     def move(crypto: ThriftStruct) -> None:
         parameters = crypto.encryption_algorithm.AES_GCM_V1
-        parameters.aad_file_unique = parameters.aad_prefix[-2:] + parameters.aad_file_unique
-        parameters.aad_prefix = parameters.aad_prefix[:-2]
+        whole = parameters.aad_prefix + parameters.aad_file_unique
+        border = len(whole) - size
+        parameters.aad_prefix, parameters.aad_file_unique = whole[:border], whole[border:]
 
     moved = edit_crypto(encrypt_sample(aad_prefix=b"part.10"), move)
     for properties in (None, READER):
         found = inspect_parquet(moved, properties)
-        assert found.aad_prefix == b"part."
-        assert found.aad_file_unique_size == 10
-        assert is_said(found.quirks, "10 bytes", "moved")
+        assert found.aad_file_unique_size == size
+        assert is_said(found.quirks, f"{size} bytes", "moved")
     assert not inspect_parquet(moved, reader_with_prefix(b"part.")).footer_authenticated
 
 
