@@ -45,7 +45,7 @@ Exit codes:
 def program(context: click.Context) -> None:
     """Encrypt Parquet files, column by column, and any file as an AGS1 stream.
 
-    Arguments, which other users can see, only name keys, in files or a key service.
+    Options name keys by file or key service, never by value: other users can see arguments.
     """
     warnings = WarningLines(logging.WARNING)
     LOGGER.addHandler(warnings)

@@ -73,7 +73,7 @@ def erase(
 ) -> int:
     """Remove the keys of subjects for good.
 
-    Other users can see arguments: the ID - reads ids from stdin, one in a line. Without an ID,
+    Other users can see arguments: the ID - reads ids from stdin, one per line. Without an ID,
     complete the request, after an interruption or the restoration of a backup.
     Copies of the vault from before still open until the next `subjects rotate`. An erased subject
     never gets a new key. The evidence is beside modcrypt.toml, if it has [evidence], else beside
@@ -133,7 +133,7 @@ def _print_status(status: Mapping[str, Any], as_json: bool, options: Mapping[str
 def prove(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) -> int:
     """Prove that a subject is erased: no generation has a key, and files no longer open.
 
-    The ID - reads ids from stdin, one in a line. PATH is a file or folder whose values are tried.
+    The ID - reads ids from stdin, one per line. PATH is a file or folder whose values are tried.
     The exit code is 1 if a subject was not erased, or if anything of it opens.
     """
     from modcrypt.subjects.declaration import find_rows
@@ -162,7 +162,7 @@ def prove(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) 
 def export(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) -> None:
     """Print all rows of a subject in files, as lines of JSON: its right of access.
 
-    The ID - reads ids from stdin, one in a line. Values that are erased are null, and their columns
+    The ID - reads ids from stdin, one per line. Values that are erased are null, and their columns
     are named.
     """
     from modcrypt.cli.output.rows import rows_of

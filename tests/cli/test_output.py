@@ -119,6 +119,8 @@ def test_a_misspelt_master_key_is_suggested(folder: Path) -> None:
     assert run(folder, "keys", "create", *kms, "--plaintext", "footer").returncode == 0
     answer = run(folder, "keys", "disable", *kms, "foter")
     assert check_failure(answer, 3, "no-key").endswith("no master key foter; did you mean footer?")
+    answer = run(folder, "keys", "disable", *kms, "pii")
+    assert check_failure(answer, 3, "no-key").endswith("modcrypt keys create adds one")
 
 
 def test_a_misspelt_option_and_command_are_suggested(folder: Path) -> None:

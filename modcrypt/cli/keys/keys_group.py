@@ -167,7 +167,7 @@ _add_switch("disable", _DISABLE_EXAMPLE, """\
 Stop a master key, or older versions of it, from unwrapping.
 
 With --version, only versions up to that one, which is not the newest, are disabled. Files
-whose keys the master key ID wrapped become unreadable: rotate them first.""")  # fmt: skip
+whose keys they wrapped become unreadable: rotate them first.""")  # fmt: skip
 _add_switch("enable", _ENABLE_EXAMPLE, """\
 Enable a disabled master key, or one version of it, again.
 

@@ -18,8 +18,8 @@ VARIABLE = "MODCRYPT_IDENTITY"
 
 recipient_option = shared_option(
     "--to RECIPIENT...",
-    help="Encrypt to a public key: its line, or all in a file; or to keys of a policy (.toml), "
-    "which rekey, mask and share take. Repeatable.",
+    help="Encrypt to a public key: its line, or a file of lines; rekey, mask and share also take "
+    "a policy (.toml), for its keys. Repeatable.",
 )
 identity_options = combine_options(
     shared_option(

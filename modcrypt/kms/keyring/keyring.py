@@ -50,6 +50,8 @@ SCRYPT_N = 2**17
 
 BATCH = 1000
 
+_LIST = "; modcrypt keys list shows those that it has, modcrypt keys create adds one"
+
 
 def check_key_id(master_key_id: str) -> None:
     """Raise ValueError unless an id is valid for a master key of a keyring."""
@@ -91,7 +93,11 @@ class Keyring(UnpicklableClient):
         default_key: str | None = None,
     ) -> None:
         self._prepare(path, make_asker(passphrase), default_key)
-        self._states.current()
+        try:
+            self._states.current()
+        except FileNotFoundError as error:
+            hint = "no such keyring; modcrypt keys create makes one"
+            raise FileNotFoundError(error.errno, hint, self.path) from None
 
     def _prepare(
         self, path: str | os.PathLike[str], ask: Ask | None, default_key: str | None = None
@@ -307,7 +313,7 @@ class Keyring(UnpicklableClient):
         # The message repeats only valid ids, because a forged file may contain anything.
         if not is_id(master_key_id):
             return KeyNotFoundError(f"the keyring {self.path} has no master key with this id")
-        hint = suggest(master_key_id, self._states.current().masters)
+        hint = suggest(master_key_id, self._states.current().masters) or _LIST
         return KeyNotFoundError(f"the keyring {self.path} has no master key {master_key_id}{hint}")
 
     def _update_key(self, master_key_id: str, change: Callable[[Master], Master]) -> MasterKey:

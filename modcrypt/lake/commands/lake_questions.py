@@ -201,7 +201,7 @@ def impact(
 @click.argument("column", required=False)
 @lake_options
 def why(*, file: str, column: str | None, as_json: bool, **options: Any) -> int:
-    """Explain why a file or column of a lake opens or not.
+    """Explain why a file or column of a lake opens, or why not.
 
     The steps lead from the file through its data key, KEK and master key to the key service.
     modcrypt names the step that refuses, and the remedy.

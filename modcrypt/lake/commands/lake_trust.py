@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.declarations.declaration_file import ReadDeclaration
 
 _EXAMPLE = """\b
-Examples: the declaration of this folder; its hash for a CI system; trust it no more
+Examples: the declaration of this folder; its hash for a CI system; stop trusting it
   modcrypt trust
   modcrypt trust --print lake/modcrypt.toml
   modcrypt trust --remove"""

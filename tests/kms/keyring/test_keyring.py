@@ -850,7 +850,7 @@ def test_a_symbolic_link_stays_one(ring: Keyring, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_errors_of_the_system(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="modcrypt keys create"):
         Keyring(folder / "none.json")
     with pytest.raises(IsADirectoryError):
         Keyring(folder)
