@@ -27,7 +27,14 @@ from modcrypt.spark.source.arrow_types import (
 )
 from modcrypt.spark.source.data_source import ModcryptDataSource
 from modcrypt.spark.source.options import read_options
-from modcrypt.spark.source.reading import Reader, RowCounter, TableFile, assign_pieces, find_files
+from modcrypt.spark.source.reading import (
+    Reader,
+    RowCounter,
+    TableFile,
+    assign_pieces,
+    find_files,
+    parse_folder_values,
+)
 from tests.support.recipients import identity
 from tests.support.signing import writer_key
 from tests.support.spark.lake import COLUMN, FOOTER, Lake
@@ -277,6 +284,11 @@ def test_folders_are_columns_regardless_of_case_and_take_types_of_the_schema(
         wrong = ModcryptDataSource(options).reader(StructType().add(name, kind))
         with pytest.raises(ValueError, match=r"[Ww]eek=.*f.parquet: "):
             wrong.partitions()
+
+
+def test_two_folders_of_a_path_are_no_one_column() -> None:
+    with pytest.raises(ValueError, match=r"K=1/k=2/f.parquet: names of folders differ only by"):
+        parse_folder_values(["K=1/k=2/f.parquet"], StructType().add("k", IntegerType()))
 
 
 @pytest.mark.parametrize("folder", ["id=7", "ID=7"])

@@ -176,9 +176,12 @@ def _parse_folders(name: str, scheme: Any, fields: Mapping[str, pa.Field]) -> di
     """Return the values in a path; `fields` are those of the table for the names of folders."""
     try:
         found = ds.get_partition_keys(parse_partition(scheme, name)).items()
-        return {fields[key].name: _convert(value, fields[key].type) for key, value in found}
+        pairs = [(fields[key].name, _convert(value, fields[key].type)) for key, value in found]
     except pa.ArrowException as error:
         raise ValueError(f"{name}: {error}") from None
+    if len(values := dict(pairs)) < len(pairs):
+        raise ValueError(f"{name}: names of folders differ only by case; rename one of them")
+    return values
 
 
 def _convert(value: Any, kind: pa.DataType) -> Any:
