@@ -190,8 +190,8 @@ def mask(
     """Drop, null or hash columns of encrypted files.
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Other columns
-    are not decoded. Without --to, a file keeps its keys, key metadata and AAD prefix. No
-    key hashes values twice.
+    are not decoded. Without --to, a file keeps its keys, key metadata and AAD prefix.
+    Hashes are not hashed under the same key again.
     """
     read_restrictions = read_json(restrictions)
     if not (null or hashed or drop or read_restrictions):
