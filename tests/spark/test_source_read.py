@@ -928,7 +928,7 @@ def test_a_part_of_a_dataset_has_the_seal_of_the_whole(tmp_path: Path) -> None:
     settings, options = read_options({"path": str(part), **lake})
     assert len(find_files(options, StructType(), settings)) == 1
     (part / "f.parquet").unlink()
-    with pytest.raises(mc.errors.IntegrityError, match=r"week=1/f\.parquet: in the seal"):
+    with pytest.raises(mc.errors.IntegrityError, match=r"day=1/f\.parquet: in the seal"):
         find_files(options, StructType(), settings)
 
 
