@@ -191,7 +191,7 @@ def mask(
 
     SOURCE is a file or folder; several keep their names in the folder DESTINATION. Other columns
     are not decoded. Without --to, a file keeps its keys, key metadata and AAD prefix.
-    Hashes are not hashed under the same key again.
+    A key does not hash its own hashes.
     """
     read_restrictions = read_json(restrictions)
     if not (null or hashed or drop or read_restrictions):
