@@ -321,8 +321,8 @@ def test_fails():
 def test_fails_as_it_should():
     raise RuntimeError(COLUMN_KEY.hex())
 
-def test_is_quiet(tmp_path):
-    key = FOOTER_KEY
+@pytest.mark.parametrize("key", [FOOTER_KEY])
+def test_is_quiet(tmp_path, key):
     (tmp_path / "key").write_bytes(key)
 
 def test_leaves_a_file(tmp_path):
@@ -360,7 +360,7 @@ def test_the_test_that_shows_a_key_fails(tmp_path: Path) -> None:
         "FAILED test_it.py::test_fails - RuntimeError",
         "FAILED test_it.py::test_fails_as_it_should - a key is where none should be:",
         "exception: COLUMN_KEY in what ended call",
-        "PASSED test_it.py::test_is_quiet",
+        "PASSED test_it.py::test_is_quiet[key]",
         "ERROR test_it.py::test_leaves_a_file - a key is where none should be:",
         "ERROR test_it.py::test_leaves_another - a key is where none should be:",
         "temporary: FOOTER_KEY in ",

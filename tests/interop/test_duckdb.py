@@ -119,7 +119,7 @@ def test_duckdb_filters_by_the_statistics_that_we_sealed(database: Any, tmp_path
     ({}, {"max_rows_per_page": 100, "write_batch_size": 100, "use_dictionary": False}, False),
     ({}, {"data_page_version": "2.0"}, False),
     ({}, {}, True),
-], ids=str)  # fmt: skip
+])  # fmt: skip
 def test_what_duckdb_does_not_read_from_us_it_does_not_read_from_pyarrow(
     database: Any, tmp_path: Path, properties: dict[str, Any], options: dict[str, Any], nested: bool
 ) -> None:

@@ -216,13 +216,20 @@ class Watch:
         if isinstance(data, str):
             data = data.encode("utf-8", "surrogatepass")
         self.searched[channel] = self.searched.get(channel, 0) + 1
-        if self._words.isdisjoint(_split_words(data)):  # as it nearly always is
+        found = self._find(data)
+        if found and any(each.channel == channel and each.applies(data) for each in ALLOWED):
             return
-        if any(allowed.channel == channel and allowed.applies(data) for allowed in ALLOWED):
-            return
-        found = {name for text, names in self._spelt.items() if text in data for name in names}
         for name in sorted(found):
             self.add(Finding(channel, name, where))
+
+    def holds_key(self, text: str) -> bool:
+        """Return whether a text holds a key, without taking note of it."""
+        return bool(self._find(text.encode("utf-8", "surrogatepass")))
+
+    def _find(self, data: bytes) -> set[str]:
+        if self._words.isdisjoint(_split_words(data)):  # as it nearly always is
+            return set()
+        return {name for text, names in self._spelt.items() if text in data for name in names}
 
     def add(self, finding: Finding) -> None:
         """Take note of a key where none should be."""
@@ -458,6 +465,14 @@ class Plugin:
 
     def pytest_unconfigure(self) -> None:
         self._end()
+
+    def pytest_make_parametrize_id(self, val: object, argname: str) -> str | None:
+        # Names of tests are printed, as of the slowest ones.
+        shown = isinstance(val, str | bytes)
+        return argname if shown and self._watch.holds_key(str(val)) else None
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self._watch.search("output", "the name of a test", item.nodeid)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
