@@ -33,7 +33,7 @@ class Kind(NamedTuple):
 
     def list_faults(self, name: str, value: object) -> list[str]:
         """Return the faults of a setting's value; empty if it is of this kind."""
-        if self.members is None or not isinstance(value, Mapping):
+        if self.members is None or not isinstance(value, Mapping) or set(map(type, value)) - {str}:
             return [] if self.accepts(value) else [f"{name} must be {self.words}"]
         faults = [self.members.list_faults(f"{name} of {key}", each) for key, each in value.items()]
         return [fault for found in faults for fault in found]

@@ -254,6 +254,12 @@ def test_a_file_that_is_too_large_is_refused_without_reading_on(tmp_path: Path) 
         Policy.load(path)
 
 
+@pytest.mark.parametrize("columns", [[], ["ssn"]])
+def test_master_keys_that_are_no_text_are_refused(columns: list[str]) -> None:
+    with pytest.raises(ValueError, match="column_keys must be a table of master keys"):
+        Policy(footer_key="k", column_keys={0: columns, "": ["a"]})  # type: ignore[dict-item]
+
+
 def test_a_file_that_is_not_there_is_an_oserror(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Policy.load(tmp_path / "none.toml")
