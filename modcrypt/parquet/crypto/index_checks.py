@@ -7,6 +7,7 @@ data. This file has more than 400 lines because it holds every rule about indexe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import pairwise
@@ -163,12 +164,12 @@ def _location_faults(locations: list[ThriftStruct], leaf: Leaf, pages: PageFacts
 
 def column_index_faults(
     index: ThriftStruct, offset_index: ThriftStruct | None, md: ThriftStruct | None, leaf: Leaf,
-    element: ThriftStruct, pages: PageFacts | None,
+    element: ThriftStruct, pages: PageFacts | None, *, counted: bool = True,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the contradictions between a column index, the offset index, statistics and pages.
 
     `md` and `pages` are None if they cannot be read. The schema element determines the order of the
-    column's values.
+    column's values. Numbers of nulls may be too low unless the writer `counted` all.
     """
     count = len(index.null_pages)
     lists = {"min_values": index.min_values, "max_values": index.max_values}
@@ -188,7 +189,7 @@ def column_index_faults(
         if len(pages.pages) != count:
             yield f"it lists {count} pages, the chunk has {len(pages.pages)}"
             return
-        yield from _page_faults(index, leaf, element, pages)
+        yield from _page_faults(index, leaf, element, pages, counted)
 
 
 def _histogram_faults(index: ThriftStruct, leaf: Leaf, count: int) -> Iterator[str]:
@@ -208,6 +209,22 @@ def known_null_counts(index: ThriftStruct) -> list[int | None]:
     if index.null_counts is None:
         return [None] * len(index.null_pages)
     return [None if count < 0 else count for count in index.null_counts]
+
+
+def counts_all_nulls(created_by: bytes | None, leaf: Leaf, element: ThriftStruct) -> bool:
+    """Return whether a file's writer counts all nulls of a column."""
+    writer = created_by or b""
+    if len(leaf.path) > 1 and element.type == _BYTE_ARRAY and writer.startswith(_ARROW):
+        return False
+    return not _OLD_ARROW.match(writer)
+
+
+_OLD_ARROW = re.compile(rb"parquet-cpp(-arrow)? version [0-6]\.")
+"""Writers that count no nulls of dictionaries (Arrow C++ before 5, ARROW-12513), or not those of
+structs around them (before 7, PARQUET-2067)."""
+
+_ARROW = b"parquet-cpp-arrow "
+"""Writer that counts no nulls of structs around dictionaries of text (measured: PyArrow 26.0.1)."""
 
 
 def is_of_polars(created_by: bytes | None) -> bool:
@@ -443,14 +460,14 @@ def _number_reader(layout: str) -> Callable[[bytes], Any]:
 
 
 def _page_faults(
-    index: ThriftStruct, leaf: Leaf, element: ThriftStruct, pages: PageFacts
+    index: ThriftStruct, leaf: Leaf, element: ThriftStruct, pages: PageFacts, counted: bool
 ) -> Iterator[str]:
     """Yield the contradictions between each page's entry and its header."""
     counts = known_null_counts(index)
     flat = not leaf.max_repetition
     for number, (_, _, values, nulls, _) in enumerate(pages.pages):
         empty, count = index.null_pages[number], counts[number]
-        if count is not None and nulls >= 0 and count != nulls:
+        if count is not None and nulls >= 0 and (count > nulls or (counted and count < nulls)):
             yield f"page {number} has {nulls} nulls, not {count}"
         elif count is not None and flat and count > values:
             yield f"it counts {count} nulls on page {number}, which has {values} values"

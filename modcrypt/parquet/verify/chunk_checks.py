@@ -21,6 +21,7 @@ from modcrypt.parquet.crypto.index_checks import (
     chunk_faults,
     claim_faults,
     column_index_faults,
+    counts_all_nulls,
     is_of_polars,
     null_page_quirks,
     offset_index_faults,
@@ -90,7 +91,7 @@ class ChunkChecker:
         # Readers of a plaintext file, which no tag protects, ignore indexes that they cannot use.
         self.optional: Severity = "fault" if footer.encrypted else "warning"
         metadata = footer.metadata
-        self.is_polars = metadata is not None and is_of_polars(metadata.created_by)
+        self.created_by = None if metadata is None else metadata.created_by
         self._cipher: FileCipher | None = None
         self._detective: Detective | None = None
         self._regions = plan.report.regions is not None
@@ -303,13 +304,18 @@ class _Check:
         chunk = self.chunk
         span, module = self.spans[_COLUMN_INDEX], chunk.id(ModuleType.COLUMN_INDEX)
         hidden = chunk.struct.column_index_offset is None
-        md, leaf = chunk.metadata, chunk.leaf
-        faults = list(column_index_faults(index, offset_index, md, leaf, chunk.element, facts))
+        md, leaf, created_by = chunk.metadata, chunk.leaf, self.checker.created_by
+        counted = counts_all_nulls(created_by, leaf, chunk.element)
+        faults = list(
+            column_index_faults(
+                index, offset_index, md, leaf, chunk.element, facts, counted=counted
+            )
+        )
         severity: Severity = "warning" if hidden or not faults else self.checker.optional
         what = "; encryption has hidden it from readers" if hidden else ""
         if not faults and facts is not None:
             faults = list(null_page_quirks(index, facts.values, leaf))
-        elif self.checker.is_polars:
+        elif is_of_polars(created_by):
             severity = "warning"
             what += "; Polars up to 2.0 writes such indexes and bounds, by which readers lose rows"
         self._add_faults((fault + what for fault in faults), span, module, severity)

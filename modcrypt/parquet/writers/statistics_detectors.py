@@ -184,11 +184,12 @@ def dictionary_null_counts(view: PlainView, chunk: Chunk) -> Iterator[str]:
 
 
 def struct_null_counts(_: PlainView, chunk: Chunk) -> Iterator[str]:
-    """Find a null count of 0 against the definition levels, in columns without lists."""
+    """Find a null count below that of the definition levels, in columns without lists."""
     statistics, sizes, leaf = statistics_of(chunk), chunk.metadata.size_statistics, chunk.leaf
-    if statistics is None or statistics.null_count != 0 or sizes is None or leaf.max_repetition:
+    if statistics is None or statistics.null_count is None or sizes is None or leaf.max_repetition:
         return
-    if nulls := sum((sizes.definition_level_histogram or [])[: leaf.max_definition]):
+    nulls = sum((sizes.definition_level_histogram or [])[: leaf.max_definition])
+    if nulls > statistics.null_count:
         yield f"the levels have {nulls}"
 
 

@@ -74,14 +74,18 @@ def test_nulls_of_structs_count_in_the_dictionaries_in_them(data_page_version: s
         assert counts == [nulls, nulls]
 
 
-def test_nulls_around_dictionaries_are_found_though_pyarrow_did_not_count_them() -> None:
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_nulls_around_dictionaries_are_found_though_pyarrow_did_not_count_them(
+    version: str,
+) -> None:
     text = pa.array(["a", "b", "c"]).dictionary_encode()
     struct = pa.StructArray.from_arrays([text], ["d"], mask=pa.array([False, True, False]))
-    for options in ({}, {"row_group_size": 1}, {"max_rows_per_page": 1}):
-        plain = plain_file(
-            pa.table({"s": struct}), store_schema=False, write_page_index=True, **options
-        )
-        data = encrypt_bytes(plain, UNIFORM)
+    cases: tuple[dict[str, Any], ...] = ({}, {"row_group_size": 1}, {"max_rows_per_page": 1})
+    for options in cases:
+        table = pa.table({"s": struct, "l": pa.ListArray.from_arrays([0, 0, 2, 3], struct)})
+        options |= {"store_schema": False, "write_page_index": True, "data_page_version": version}
+        data = encrypt_bytes(plain_file(table, **options), UNIFORM)
+        assert not mc.verify_parquet(data, READER).findings
         for how, value, wanted in (("is null", None, 1), ("not in", ["a"], 2), ("=", "b", 0)):
             rows = mc.read_table(data, READER, filters=[(("s", "d"), how, value)])
             assert rows.num_rows == wanted

@@ -15,7 +15,6 @@ hidden where they make no difference.
 from __future__ import annotations
 
 import base64
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from modcrypt.parquet.arrow.scanning.bloom_probes import Probe, Values, find_pro
 from modcrypt.parquet.crypto.bloom_filters import may_hold
 from modcrypt.parquet.crypto.column_projection import drop_columns
 from modcrypt.parquet.crypto.index_checks import (
+    counts_all_nulls,
     has_doubtful_bounds,
     known_null_counts,
     null_pages_agree,
@@ -52,13 +52,6 @@ MAX_EVALUATIONS = 50_000
 pruning pages costs more than it saves, so the whole row group is read."""
 
 _ARROW_SCHEMA = b"ARROW:schema"
-_OLD_ARROW = re.compile(rb"parquet-cpp(-arrow)? version [0-6]\.")
-"""Writers that count no nulls of dictionaries (Arrow C++ before 5, ARROW-12513), or not those of
-structs around them (before 7, PARQUET-2067)."""
-
-_ARROW = b"parquet-cpp-arrow "
-"""Writer that counts no nulls of structs around dictionaries of text (measured: PyArrow 26.0.1)."""
-
 _FLOAT, _DOUBLE, _BYTE_ARRAY, _FIXED = 4, 5, 6, 7  # Type of the IDL
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, _FLOAT: 4, _DOUBLE: 8}  # width of values in bytes
 
@@ -171,19 +164,13 @@ def _find_filter_columns(metadata: ThriftStruct, row_filter: Filter) -> list[_Co
         bare = _make_bare_chunk(leaf, element)
         width = _WIDTHS.get(element.type, element.type_length if element.type == _FIXED else None)
         doubtful = has_doubtful_bounds(metadata.created_by, element)
-        counted = _counts_all_nulls(metadata.created_by or b"", leaf, element)
+        counted = counts_all_nulls(metadata.created_by, leaf, element)
         matter = leaf.path in nulls
         column = _Column(
             index, leaf, element, filters, bounded, width, doubtful, counted, matter, bare
         )
         out.append(column)
     return out
-
-
-def _counts_all_nulls(created_by: bytes, leaf: Leaf, element: ThriftStruct) -> bool:
-    if len(leaf.path) > 1 and element.type == _BYTE_ARRAY and created_by.startswith(_ARROW):
-        return False
-    return not _OLD_ARROW.match(created_by)
 
 
 def _make_bare_chunk(leaf: Leaf, element: ThriftStruct) -> ThriftStruct:
