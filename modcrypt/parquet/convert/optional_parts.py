@@ -42,6 +42,11 @@ class OptionalParts:
         self._spans: dict[tuple[Part, int, int], Span] = {}  # made when they are needed
         self._elements: list[Leaf] = []
 
+    @property
+    def are_whole(self) -> bool:
+        """Whether no part, and no field of one, was left out."""
+        return not (self._unusable or self.respelt)
+
     def misleads(self, span: Span) -> bool:
         """Return whether readers would lose rows by the column index of a part's chunk."""
         return (span.row_group, span.column) in self._misleading

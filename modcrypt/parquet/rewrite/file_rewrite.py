@@ -262,7 +262,7 @@ class Rewriting:
             self._file.source, self.plan.metadata, ciphers, self._masks, self._kept, self._nulls,
             keep_levels=self._keep_levels, confirm=self._confirm_filter,
         )  # fmt: skip
-        encryption.add(feed, self.plan)
+        addition = encryption.add(feed, self.plan)
         if self._file.footer.encrypted:
             # Keep the absent fields that the old file's note names: they were added to that file.
             added = {name for name in self._file.footer.absent if not is_place(name)}
@@ -270,7 +270,8 @@ class Rewriting:
             kept = None if self.plan.partial else read_kept(self._file, self.old)
             if not self.plan.partial and self._loses_fields() and not (kept and kept.footer):
                 kept = keep_footer(self._file, self.old, kept)
-            if kept is not None:
+            # The bytes that are kept fill gaps between parts, so they need all parts.
+            if kept is not None and addition.parts.are_whole:
                 encryption.keep(kept, self.plan.columns)
         encryption.close(self.plan.metadata)
 

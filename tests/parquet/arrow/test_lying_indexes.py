@@ -138,6 +138,16 @@ def test_no_lie_of_an_index_loses_a_row(seed: int) -> None:
             assert same(pq.read_table(view, filters=expression), wanted)
 
 
+def test_a_copy_without_the_wrong_index_of_a_plaintext_column_is_decrypted() -> None:
+    rng = dice("elsewhere")
+    table, plain = make_file(rng, ["a page elsewhere"])
+    sealed, again = forging.encrypt_bytes(plain, WRITERS[2]), io.BytesIO()
+    assert forging.decrypt_bytes(sealed, KEYS) == plain
+    mc.rekey_parquet(sealed, again, KEYS, WRITERS[0])
+    data = forging.decrypt_bytes(again.getvalue(), KEYS)
+    assert same(pq.read_table(io.BytesIO(data)), table)
+
+
 @pytest.mark.parametrize("lie", [name for name in LIES if name.startswith("null pages, ")])
 def test_no_reader_of_an_encrypted_copy_sees_an_index_that_lies_about_nulls(lie: str) -> None:
     """Decryption restores it, also after re-keying."""
