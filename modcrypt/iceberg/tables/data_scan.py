@@ -15,6 +15,7 @@ from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression
 
 from modcrypt.iceberg.format.pyiceberg_schemas import schema_of
 from modcrypt.iceberg.read.row_filter import match_case, match_name, parse_filter
+from modcrypt.parquet.arrow.scanning.file_scan import concatenate_tables
 from modcrypt.report.fact_sheet import FactSheet
 from modcrypt.runtime.fork_safety import cached_property
 
@@ -237,7 +238,8 @@ class DataScan(FactSheet):
 
     @cached_property
     def _table(self) -> pa.Table:
-        return pa.Table.from_batches(self._batches(), self.schema)
+        rows = pa.Table.from_batches(self._batches(), self.schema)
+        return concatenate_tables([rows], self.schema)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the rows as a stream of Arrow's C interface."""

@@ -94,6 +94,7 @@ def test_java_writes_to_a_new_table(java: Judge, kms: SampleKms, tmp_path: Path)
 def test_a_new_table_has_no_rows(kms: SampleKms, tmp_path: Path) -> None:
     table = create_table(tmp_path / "t", small_table().schema, kms, master_key_id="keyA")
     assert table.scan().num_rows == 0
+    assert {column.num_chunks for column in table.scan().to_arrow().columns} == {1}
     assert table.scan().column_names == small_table().column_names
     assert open_table(tmp_path / "t", kms).snapshots().num_rows == 0
     assert repr(table) == (

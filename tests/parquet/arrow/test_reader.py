@@ -263,6 +263,20 @@ def test_files_of_nothing(table: pa.Table, how: dict[str, Any]) -> None:
         assert reader.metadata.num_rows == reader.num_rows == 0
 
 
+@pytest.mark.parametrize("filters", [None, [("n", "=", 3)]])
+def test_each_column_without_rows_is_a_chunk(filters: Any) -> None:
+    lists = pa.ListArray.from_arrays([0], pa.nulls(0, pa.uuid()))
+    table = pa.table({"n": pa.array([], pa.int64()), "ids": lists})
+    if filters is not None:
+        table = pa.table({"n": [1, 2], "ids": pa.nulls(2, lists.type)})
+    file = case(table, {})
+    for columns in (None, ["ids"]):
+        wanted = pq.read_table(io.BytesIO(file.plain), filters=filters, columns=columns)
+        for found in (wanted, mc.read_table(file.sealed, KEYS, filters=filters, columns=columns)):
+            assert [column.num_chunks for column in found.columns] == [1] * found.num_columns
+            assert found.equals(wanted)
+
+
 def test_empty_row_groups_between_others() -> None:
     sink = io.BytesIO()
     table = pa.table({"id": pa.array([1, 2, 3])})

@@ -488,14 +488,17 @@ class Scan:
 
 def concatenate_tables(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     """Concatenate tables of this schema; return an empty table if there are none."""
-    parts = list(tables)
+    parts = [table for table in tables if table.num_rows]
     if len(parts) == 1 and parts[0].num_columns:
         return parts[0]
     if not schema.names:  # PyArrow loses the number of rows if there are no columns.
         rows = sum(table.num_rows for table in parts)
         return replace_metadata(pa.table({"": pa.nulls(rows)}).select([]), schema.metadata)
-    # PyArrow's `Schema.empty_table` fails if a type has an extension type inside.
-    return pa.concat_tables(parts or [pa.Table.from_batches([], schema)])
+    if parts:
+        return pa.concat_tables(parts)
+    # As PyArrow's readers do: it cannot make a pandas column of every type without a chunk. Its
+    # `Schema.empty_table` fails if a type has an extension type inside.
+    return pa.table([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
 def replace_metadata(rows: _Rows, metadata: Any) -> _Rows:
