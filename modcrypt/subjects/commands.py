@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -133,17 +134,19 @@ def _print_status(status: Mapping[str, Any], as_json: bool, options: Mapping[str
 def prove(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) -> int:
     """Prove that a subject is erased: no generation has a key, and files no longer open.
 
-    The ID - reads ids from stdin, one per line. PATH is a file or folder whose values are tried.
+    The ID - reads ids from stdin, one per line. PATH is a file, folder or Iceberg table whose
+    values are tried.
     The exit code is 1 if a subject was not erased, or if anything of it opens.
     """
     from modcrypt.subjects.declaration import find_rows
 
     named, code = _read_subjects([subject]), 0
     decryption = kms_options.required_service(dict(options)).decryption()
+    _, tools = _find_vault(options)
     with _open(options) as vault:
         for each, reference in zip(named, vault.references(named), strict=True):
-            state, known = vault.examine(reference), package.Subjects(vault=vault)
-            for _ in find_rows(paths, decryption, known, each) if paths else ():
+            state, known = vault.examine(reference), _read_with(vault, tools)
+            for _ in find_rows(paths, decryption, tools, known, each) if paths else ():
                 pass
             opened, values = known.decrypted.total(), known.decrypted.total() + known.erased.total()
             proven = state["state"] == "erased" and not opened
@@ -163,16 +166,17 @@ def export(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any)
     """Print all rows of a subject in files, as lines of JSON: its right of access.
 
     The ID - reads ids from stdin, one per line. Values that are erased are null, and their columns
-    are named.
+    are named. PATH is a file, folder or Iceberg table: of tables, all snapshots are read, also
+    rows that were deleted.
     """
     from modcrypt.cli.output.rows import rows_of
     from modcrypt.subjects.declaration import find_rows
 
     decryption = kms_options.required_service(dict(options)).decryption()
-    named = _read_subjects([subject])
+    named, (_, tools) = _read_subjects([subject]), _find_vault(options)
     with _open(options) as vault:
-        known = package.Subjects(vault=vault)
-        found = (find_rows(paths, decryption, known, each) for each in named)
+        known = _read_with(vault, tools)
+        found = (find_rows(paths, decryption, tools, known, each) for each in named)
         for address, rows in chain.from_iterable(found):
             erased = sorted(+known.erased)
             known.erased.clear()  # of this file
@@ -207,6 +211,12 @@ def _find_vault(options: Mapping[str, Any]) -> tuple[str, KeyTools]:
 
 def _open(options: Mapping[str, Any]) -> closing[package.SubjectVault]:
     return closing(package.open_vault(*_find_vault(options)))
+
+
+def _read_with(vault: package.SubjectVault, tools: KeyTools) -> package.Subjects:
+    """Return subjects of a vault, with the columns of the policy: some files do not name them."""
+    own: Any = tools.own_subjects
+    return package.Subjects(vault=vault) if own is None else replace(own, vault=vault)
 
 
 def _read_subjects(ids: Sequence[str]) -> list[bytes]:

@@ -147,7 +147,7 @@ def test_an_unknown_subject_is_an_error(path: Path, vault: SampleVault) -> None:
 
 @pytest.mark.parametrize("erased", [(), (b"1", b"2", b"3")])
 def test_another_vault_decides_about_no_values(
-    path: Path, vault: SampleVault, erased: tuple[bytes, ...]
+    path: Path, vault: SampleVault, tools: KeyTools, erased: tuple[bytes, ...]
 ) -> None:
     """It may have erased people with the same ids; `prove` would take its word for it."""
     other = SampleVault()
@@ -155,7 +155,7 @@ def test_another_vault_decides_about_no_values(
     with pytest.raises(KeyNotFoundError, match=f"vault {vault.id}, and this is {other.id}"):
         read(path, other)
     with pytest.raises(KeyNotFoundError, match="open that one"):
-        list(find_rows([str(path)], KEY, Subjects(vault=other), b"1"))
+        list(find_rows([str(path)], KEY, tools, Subjects(vault=other), b"1"))
 
 
 def test_the_earliest_files_name_no_vault(path: Path, vault: SampleVault) -> None:
@@ -243,7 +243,7 @@ def test_a_cell_without_a_subject_is_an_error(path: Path, vault: SampleVault) ->
     ],
 )
 def test_damaged_metadata_is_an_error(
-    path: Path, vault: SampleVault, old: bytes, new: bytes, error: str
+    path: Path, vault: SampleVault, tools: KeyTools, old: bytes, new: bytes, error: str
 ) -> None:
     changed = rewrite(path, lambda table: note(table, old, new))
     for columns in (None, ["name"]):
@@ -251,7 +251,7 @@ def test_damaged_metadata_is_an_error(
             read(changed, vault, columns=columns)
     if b"dataset" not in old:
         with pytest.raises(modcrypt.errors.ModcryptError, match=error):
-            list(find_rows([str(changed)], KEY, Subjects(vault=vault), b"1"))
+            list(find_rows([str(changed)], KEY, tools, Subjects(vault=vault), b"1"))
 
 
 @pytest.mark.parametrize("ids", [["", "2", "1", "3"], ["1" * 70_000, "2", "1", "3"]])
@@ -436,10 +436,12 @@ def test_plaintext_files_are_not_encrypted_without_keys_of_subjects(
         modcrypt.encrypt_parquet(plain, out, other)
 
 
-def test_the_cells_of_a_subject_are_counted(path: Path, vault: SampleVault) -> None:
+def test_the_cells_of_a_subject_are_counted(
+    path: Path, vault: SampleVault, tools: KeyTools
+) -> None:
     def count(subject: bytes) -> tuple[int, int]:
         known = Subjects(vault=vault)
-        for _ in find_rows([str(path)], KEY, known, subject):
+        for _ in find_rows([str(path)], KEY, tools, known, subject):
             pass
         return known.decrypted.total(), known.erased.total()
 
@@ -449,7 +451,7 @@ def test_the_cells_of_a_subject_are_counted(path: Path, vault: SampleVault) -> N
     for stranger in (b"9", b"01", b"x", b"\xff", b"9" * 30):
         assert count(stranger) == (0, 0)
     with pytest.raises(KeyNotFoundError, match=r"people\.parquet: column name is under"):
-        list(find_rows([str(path)], KEY, Subjects(vault=SampleVault()), b"1"))
+        list(find_rows([str(path)], KEY, tools, Subjects(vault=SampleVault()), b"1"))
 
 
 def test_frames_of_polars(tmp_path: Path, vault: SampleVault) -> None:
