@@ -64,7 +64,10 @@ def find_owners(vault: SubjectVault, keys: pa.Array, *, create: bool) -> Owners:
     `canonical_subjects`, and ValueError, or FormatError when reading, for an empty or too long one.
     """
     plain = vb.unwrap_values(keys)
-    plain = plain if _is_whole(plain.type) else canonical_subjects(plain)
+    if not _is_whole(plain.type):
+        plain = canonical_subjects(plain)
+    elif pt.is_decimal(plain.type) and plain.type.bit_width < 128:  # PyArrow finds no distinct ones
+        plain = plain.cast(pa.decimal128(plain.type.precision))
     encoded = plain.dictionary_encode()
     subjects = canonical_subjects(encoded.dictionary).to_pylist()
     if not are_subjects(subjects):

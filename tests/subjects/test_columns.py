@@ -454,6 +454,16 @@ def test_the_cells_of_a_subject_are_counted(
         list(find_rows([str(path)], KEY, tools, Subjects(vault=SampleVault()), b"1"))
 
 
+@pytest.mark.parametrize("column", ["name", "empty"])
+def test_an_empty_struct_is_an_error_as_without_subjects(
+    tmp_path: Path, vault: SampleVault, column: str
+) -> None:
+    rows = pa.table({"id": [1], "name": ["Ada"], "empty": pa.array([{}], pa.struct([]))})
+    known = Subjects(vault=vault, key="id", columns=[column])
+    with pytest.raises(pa.ArrowNotImplementedError, match="no child field"):
+        modcrypt.write_table(rows, tmp_path / "a", KEY, subjects=known)
+
+
 def test_frames_of_polars(tmp_path: Path, vault: SampleVault) -> None:
     frame = pl.DataFrame(make_rows())
     known = Subjects(vault=vault, key="customer_id", columns=["name", "address"])
