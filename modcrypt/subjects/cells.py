@@ -317,6 +317,11 @@ def choose_fields(
     if any(path[0] == key for path in chosen):
         raise ValueError(f"subject_columns names the key column {key}; remove it")
     cells = {name: sl.cover_leaves(own, chosen, "subject_columns") for name, own in leaves.items()}
+    if nested := sorted(f.name for f in schema if cells[f.name] and CELLS in (f.metadata or {})):
+        raise ValueError(
+            f"column {nested[0]} has values that are encrypted under the keys of their subjects "
+            "already; read it with their vault, or remove it from subject_columns"
+        )
     return {f.name: CellField(dataset, key, own, f) for f in schema if (own := cells[f.name])}
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from modcrypt.errors import KeyNotFoundError, PlaintextError
+from modcrypt.errors import KeyNotFoundError, PlaintextError, UnsupportedFormatError
 from modcrypt.io.places import Place
 from modcrypt.io.store_errors import name_path_in_errors
 from modcrypt.kms.key_tools import KeyTools
@@ -308,6 +308,11 @@ class CellScan:
         for name, cells in self._fields.items():
             if cells.key not in plain.names:
                 raise _make_key_error(cells.key, name)
+            if cells.field.name != name:
+                raise UnsupportedFormatError(
+                    f"column {name} has the cells of column {cells.field.name}, which open under "
+                    "that name only; give the column its name back, or read other columns"
+                )
 
     def _check_filter(self, request: Request) -> Filter | None:
         """Return the filter with the fields that it reads; raise ValueError if it reads cells."""

@@ -454,6 +454,25 @@ def test_the_cells_of_a_subject_are_counted(
         list(find_rows([str(path)], KEY, tools, Subjects(vault=SampleVault()), b"1"))
 
 
+def test_a_renamed_column_is_an_error_not_its_cells(path: Path, vault: SampleVault) -> None:
+    stored = modcrypt.read_table(path, KEY)
+    names = ["title" if name == "name" else name for name in stored.column_names]
+    renamed = path.with_name("renamed.parquet")
+    modcrypt.write_table(stored.rename_columns(names), renamed, KEY)
+    for columns in (None, ["title"]):
+        with pytest.raises(UnsupportedFormatError, match="title has the cells of column name"):
+            read(renamed, vault, columns=columns)
+    assert read(renamed, vault, columns=["amount"]).num_rows == 4
+
+
+def test_cells_are_not_encrypted_again(path: Path, vault: SampleVault) -> None:
+    stored, again = modcrypt.read_table(path, KEY), path.with_name("again.parquet")
+    known = Subjects(vault=vault, key="customer_id", columns=["name"])
+    with pytest.raises(ValueError, match=r"column name .* keys of their subjects already"):
+        modcrypt.write_table(stored, again, KEY, subjects=known)
+    assert not again.exists()
+
+
 @pytest.mark.parametrize("column", ["name", "empty"])
 def test_an_empty_struct_is_an_error_as_without_subjects(
     tmp_path: Path, vault: SampleVault, column: str
