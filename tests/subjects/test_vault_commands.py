@@ -211,8 +211,9 @@ def test_the_text_of_a_uuid_is_also_its_value_in_a_column(tools: KeyTools) -> No
     assert found["row"]["name"] == "Bob"
     texts = rows.set_column(0, "customer_id", pa.array([str(second), "x"]))
     mc.write_table(texts, "texts.parquet", mc.Settings(policy=mc.Policy.load("people.toml")))
-    found = lines(subjects("export", str(second), "rows.parquet", "texts.parquet", *policy))
-    assert [line["file"] for line in found] == ["texts.parquet", "rows.parquet"]
+    files = ("rows.parquet", "texts.parquet")
+    both = lines(subjects("export", str(second), *files, *policy))
+    assert [line["file"] for line in both] == ["texts.parquet", "rows.parquet"]
     assert " unknown" in subjects("prove", str(uuid.UUID(int=0)), code=1).stdout
 
 
