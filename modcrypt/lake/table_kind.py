@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from modcrypt.runtime.plugins import TABLES, load
@@ -10,7 +11,9 @@ from modcrypt.runtime.plugins import TABLES, load
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from modcrypt.io.places import Place
     from modcrypt.kms.client import KmsClient
+    from modcrypt.kms.key_tools import KeyTools
     from modcrypt.kms.signing.signing_keys import SigningKey
     from modcrypt.lake.applying.application import AppliedFile
     from modcrypt.lake.applying.plan import LakePlan
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from modcrypt.lake.key_ages import KeyAges
     from modcrypt.lake.status import DatasetStatus
     from modcrypt.lake.verification.results import LakeVerification
+    from modcrypt.parquet.arrow.parquet_file import ParquetFile
+    from modcrypt.parquet.crypto.properties import SubjectKeys
 
 RotateTable = Callable[..., Any]
 """A function with the parameters of `rotate_table` of the plug-in: table, what, new master key."""
@@ -57,6 +62,16 @@ class TableKind(Protocol):
 
         A namespace that cannot be listed, or not completely, also has its own name: opening it
         raises the error.
+        """
+
+    def open_cell_files(
+        self, place: Place, tools: KeyTools, subjects: SubjectKeys
+    ) -> Iterator[tuple[str, Callable[[], AbstractContextManager[ParquetFile | None]]]]:
+        """Yield the location of each data file of all snapshots, and what opens it.
+
+        `place` is that of the table's folder or of its metadata; `subjects` decrypt the values. A
+        file without values that are encrypted one by one opens as None. Raise OSError, ValueError
+        or ModcryptError as the plug-in's own API.
         """
 
     def find_table_status(

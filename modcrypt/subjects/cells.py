@@ -64,7 +64,10 @@ def find_owners(vault: SubjectVault, keys: pa.Array, *, create: bool) -> Owners:
     `canonical_subjects`, and ValueError, or FormatError when reading, for an empty or too long one.
     """
     plain = vb.unwrap_values(keys)
-    plain = plain if _is_whole(plain.type) else canonical_subjects(plain)
+    if not _is_whole(plain.type):
+        plain = canonical_subjects(plain)
+    elif pt.is_decimal(plain.type) and plain.type.bit_width < 128:  # PyArrow finds no distinct ones
+        plain = plain.cast(pa.decimal128(plain.type.precision))
     encoded = plain.dictionary_encode()
     subjects = canonical_subjects(encoded.dictionary).to_pylist()
     if not are_subjects(subjects):
@@ -314,6 +317,11 @@ def choose_fields(
     if any(path[0] == key for path in chosen):
         raise ValueError(f"subject_columns names the key column {key}; remove it")
     cells = {name: sl.cover_leaves(own, chosen, "subject_columns") for name, own in leaves.items()}
+    if nested := sorted(f.name for f in schema if cells[f.name] and CELLS in (f.metadata or {})):
+        raise ValueError(
+            f"column {nested[0]} has values that are encrypted under the keys of their subjects "
+            "already; read it with their vault, or remove it from subject_columns"
+        )
     return {f.name: CellField(dataset, key, own, f) for f in schema if (own := cells[f.name])}
 
 

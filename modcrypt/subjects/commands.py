@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import click
 import cloup
@@ -28,6 +31,7 @@ if TYPE_CHECKING:  # not to be loaded for the help
     from modcrypt.lake.declarations.declaration import LakeDeclaration
 
 MAX_LIST, DEFAULT_VAULT = 64 << 20, "subjects.db"  # size limit of ids from stdin in bytes
+_UUID = re.compile(rb"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def _example(text: str) -> str:
@@ -73,18 +77,19 @@ def erase(
 ) -> int:
     """Remove the keys of subjects for good.
 
-    Other users can see arguments: the ID - reads ids from stdin, one per line. Without an ID,
-    complete the request, after an interruption or the restoration of a backup.
-    Copies of the vault from before still open until the next `subjects rotate`. An erased subject
-    never gets a new key. The evidence is beside modcrypt.toml, if it has [evidence], else beside
-    the vault. The exit code is 1 if the vault does not know a subject.
+    Other users can see arguments: the ID - reads ids from stdin, one per line; the text of a UUID
+    is also its value in a column of UUIDs. Without an ID, complete the request, after an
+    interruption or the restoration of a backup. Copies of the vault from before still open until
+    the next `subjects rotate`. An erased subject never gets a new key. The evidence is beside
+    modcrypt.toml, if it has [evidence], else beside the vault. The exit code is 1 if the vault does
+    not know a subject.
     """
     if not request:
         raise click.UsageError("name the request to erase by --request")
     named = _read_subjects(ids)
     confirm(f"makes {format_count(len(named), 'subject')} unreadable for good", yes)
     with _open(options) as vault, _record("erase", options, request=request) as record:
-        counts = vault.erase(vault.references(named), request)
+        counts = vault.erase(vault.references(_add_uuids(vault, named)), request)
         record(counts)
     text = "{erased:,} erased, {before:,} erased before, {unknown:,} not in the vault"
     text = text.format(**counts)
@@ -133,17 +138,20 @@ def _print_status(status: Mapping[str, Any], as_json: bool, options: Mapping[str
 def prove(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any) -> int:
     """Prove that a subject is erased: no generation has a key, and files no longer open.
 
-    The ID - reads ids from stdin, one per line. PATH is a file or folder whose values are tried.
+    The ID - reads ids from stdin, one per line. PATH is a file, folder or Iceberg table whose
+    values are tried.
     The exit code is 1 if a subject was not erased, or if anything of it opens.
     """
     from modcrypt.subjects.declaration import find_rows
 
     named, code = _read_subjects([subject]), 0
     decryption = kms_options.required_service(dict(options)).decryption()
+    _, tools = _find_vault(options)
     with _open(options) as vault:
+        named = _add_uuids(vault, named)
         for each, reference in zip(named, vault.references(named), strict=True):
-            state, known = vault.examine(reference), package.Subjects(vault=vault)
-            for _ in find_rows(paths, decryption, known, each) if paths else ():
+            state, known = vault.examine(reference), _read_with(vault, tools)
+            for _ in find_rows(paths, decryption, tools, known, each) if paths else ():
                 pass
             opened, values = known.decrypted.total(), known.decrypted.total() + known.erased.total()
             proven = state["state"] == "erased" and not opened
@@ -163,16 +171,18 @@ def export(*, subject: str, paths: Sequence[str], as_json: bool, **options: Any)
     """Print all rows of a subject in files, as lines of JSON: its right of access.
 
     The ID - reads ids from stdin, one per line. Values that are erased are null, and their columns
-    are named.
+    are named. PATH is a file, folder or Iceberg table: of tables, all snapshots are read, also
+    rows that were deleted.
     """
     from modcrypt.cli.output.rows import rows_of
     from modcrypt.subjects.declaration import find_rows
 
     decryption = kms_options.required_service(dict(options)).decryption()
-    named = _read_subjects([subject])
+    named, (_, tools) = _read_subjects([subject]), _find_vault(options)
     with _open(options) as vault:
-        known = package.Subjects(vault=vault)
-        found = (find_rows(paths, decryption, known, each) for each in named)
+        named = _add_uuids(vault, named)
+        known = _read_with(vault, tools)
+        found = (find_rows(paths, decryption, tools, known, each) for each in named)
         for address, rows in chain.from_iterable(found):
             erased = sorted(+known.erased)
             known.erased.clear()  # of this file
@@ -209,6 +219,12 @@ def _open(options: Mapping[str, Any]) -> closing[package.SubjectVault]:
     return closing(package.open_vault(*_find_vault(options)))
 
 
+def _read_with(vault: package.SubjectVault, tools: KeyTools) -> package.Subjects:
+    """Return subjects of a vault, with the columns of the policy: some files do not name them."""
+    own: Any = tools.own_subjects
+    return package.Subjects(vault=vault) if own is None else replace(own, vault=vault)
+
+
 def _read_subjects(ids: Sequence[str]) -> list[bytes]:
     """Return the subjects of arguments, or of stdin for "-", without repetitions."""
     if "-" not in ids:
@@ -220,6 +236,14 @@ def _read_subjects(ids: Sequence[str]) -> list[bytes]:
     if not lines:  # the program that writes them may have failed
         raise click.UsageError("stdin has no ids; check what writes them")
     return list(lines)
+
+
+def _add_uuids(vault: package.SubjectVault, subjects: Sequence[bytes]) -> list[bytes]:
+    """Return subjects, with the bytes of UUIDs, and without their texts if only those are known."""
+    uuids = {each: UUID(each.decode()).bytes for each in subjects if _UUID.fullmatch(each)}
+    known = vault.list_known([*uuids, *uuids.values()])
+    forms = ([form for form in (each, uuids.get(each)) if form in known] for each in subjects)
+    return [form for each, found in zip(subjects, forms, strict=True) for form in found or [each]]
 
 
 def _print(schema: str, fields: Mapping[str, Any], as_json: bool, text: str) -> None:

@@ -5,17 +5,22 @@ request -> request for cells and key columns -> batches as decoded -> values, as
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from modcrypt.errors import KeyNotFoundError, PlaintextError
+from modcrypt.errors import KeyNotFoundError, PlaintextError, UnsupportedFormatError
+from modcrypt.io.places import Place
 from modcrypt.io.store_errors import name_path_in_errors
 from modcrypt.kms.key_tools import KeyTools
+from modcrypt.lake.table_kind import load_table_kind
 from modcrypt.parquet.arrow.arrow_streams import split_table
 from modcrypt.parquet.arrow.filters import Filter, bind_filter
 from modcrypt.parquet.arrow.parquet_file import ParquetFile
@@ -43,6 +48,9 @@ from modcrypt.subjects.vault import SubjectVault, open_vault
 
 BATCH_BYTES = 256 << 20
 """Size limit of a batch that is converted at once: more rows need fewer expansions of keys."""
+
+_METADATA = re.compile(r"(?:^|/)metadata/[^/]+\.metadata\.json(?:\.gz)?$")
+"""End of the path of a version of an Iceberg table."""
 
 _counting = fork_safe(threading.Lock())
 
@@ -153,26 +161,43 @@ def make_subjects(address: str, tools: KeyTools | None, **members: Any) -> Subje
 
 
 def find_rows(
-    paths: Sequence[str], decryption: AnyDecryption, known: Subjects, subject: bytes
-) -> Iterator[tuple[str, pa.Table]]:
+    paths: Sequence[str], decryption: AnyDecryption, tools: KeyTools, known: Subjects,
+    subject: bytes,
+) -> Iterator[tuple[str, pa.Table]]:  # fmt: skip
     """Yield the address of each file with the rows of a subject, for each of its key columns.
 
+    Of an Iceberg table, these are the data files of all snapshots, also with deleted rows.
     `known` has the vault, and counts the values that are decrypted and erased; `subject` is in its
     canonical text. Raise KeyNotFoundError if the vault knows neither the subject nor its erasure,
     and as `read_table`.
     """
-    for place in list_files([*paths], None):
-        options = {"filesystem": place.filesystem, "subjects": known}
-        with (
-            name_path_in_errors(place.address),
-            ParquetFile(place.path, decryption, **options) as file,
-        ):
-            fields, types = parse_cell_fields(file.open_file.metadata), file.schema_arrow
+    for address, opening in _list_openings(paths, decryption, tools, known):
+        with name_path_in_errors(address), opening() as file:
+            if file is None:
+                continue
+            fields, types = file.cell_fields, file.schema_arrow
             for key, column in {cells.key: name for name, cells in fields.items()}.items():
                 if key not in types.names:
                     raise _make_key_error(key, column)
                 if (value := parse_subject(subject, types.field(key).type)) is not None:
-                    yield place.address, file.read(filters=[(key, "=", value)])
+                    yield address, file.read(filters=[(key, "=", value)])
+
+
+def _list_openings(
+    paths: Sequence[str], decryption: AnyDecryption, tools: KeyTools, known: Subjects
+) -> Iterator[tuple[str, Callable[[], AbstractContextManager[ParquetFile | None]]]]:
+    """Yield the address of each file, also of the tables at the paths, and what opens it."""
+    places, tables = list_files([*paths], None), dict[str, tuple[Place, Place]]()
+    for place in places:
+        if document := _METADATA.search(place.path):
+            root = Place(place.filesystem, place.path[: document.start()] or ".")
+            tables[root.address] = root, root if place.root else place
+    for _, named in tables.values():
+        yield from load_table_kind().open_cell_files(named, tools, known)
+    for place in places:
+        if all(place.inside(root) is None for root, _ in tables.values()):
+            options = {"filesystem": place.filesystem, "subjects": known}
+            yield place.address, partial(ParquetFile, place.path, decryption, **options)
 
 
 def _make_key_error(key: str, column: str) -> KeyNotFoundError:
@@ -283,6 +308,11 @@ class CellScan:
         for name, cells in self._fields.items():
             if cells.key not in plain.names:
                 raise _make_key_error(cells.key, name)
+            if cells.field.name != name:
+                raise UnsupportedFormatError(
+                    f"column {name} has the cells of column {cells.field.name}, which open under "
+                    "that name only; give the column its name back, or read other columns"
+                )
 
     def _check_filter(self, request: Request) -> Filter | None:
         """Return the filter with the fields that it reads; raise ValueError if it reads cells."""

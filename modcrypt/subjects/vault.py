@@ -382,6 +382,12 @@ class SubjectVault:
             "missing": missing, "complete": not (returned or older or missing),
         }  # fmt: skip
 
+    def list_known(self, subjects: Sequence[bytes]) -> set[bytes]:
+        """Return those subjects that the vault has a key of, or has erased; raise as `find`."""
+        self._refresh()
+        named = dict(zip(self.references(subjects), subjects, strict=True))
+        return {named[each] for each in self._list_present(named) | self._list_erased(named).keys()}
+
     def examine(self, reference: bytes) -> dict[str, str]:
         """Return reference, state, request and time of the erasure of a subject; empty if unknown.
 

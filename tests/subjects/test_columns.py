@@ -147,7 +147,7 @@ def test_an_unknown_subject_is_an_error(path: Path, vault: SampleVault) -> None:
 
 @pytest.mark.parametrize("erased", [(), (b"1", b"2", b"3")])
 def test_another_vault_decides_about_no_values(
-    path: Path, vault: SampleVault, erased: tuple[bytes, ...]
+    path: Path, vault: SampleVault, tools: KeyTools, erased: tuple[bytes, ...]
 ) -> None:
     """It may have erased people with the same ids; `prove` would take its word for it."""
     other = SampleVault()
@@ -155,7 +155,7 @@ def test_another_vault_decides_about_no_values(
     with pytest.raises(KeyNotFoundError, match=f"vault {vault.id}, and this is {other.id}"):
         read(path, other)
     with pytest.raises(KeyNotFoundError, match="open that one"):
-        list(find_rows([str(path)], KEY, Subjects(vault=other), b"1"))
+        list(find_rows([str(path)], KEY, tools, Subjects(vault=other), b"1"))
 
 
 def test_the_earliest_files_name_no_vault(path: Path, vault: SampleVault) -> None:
@@ -243,7 +243,7 @@ def test_a_cell_without_a_subject_is_an_error(path: Path, vault: SampleVault) ->
     ],
 )
 def test_damaged_metadata_is_an_error(
-    path: Path, vault: SampleVault, old: bytes, new: bytes, error: str
+    path: Path, vault: SampleVault, tools: KeyTools, old: bytes, new: bytes, error: str
 ) -> None:
     changed = rewrite(path, lambda table: note(table, old, new))
     for columns in (None, ["name"]):
@@ -251,7 +251,7 @@ def test_damaged_metadata_is_an_error(
             read(changed, vault, columns=columns)
     if b"dataset" not in old:
         with pytest.raises(modcrypt.errors.ModcryptError, match=error):
-            list(find_rows([str(changed)], KEY, Subjects(vault=vault), b"1"))
+            list(find_rows([str(changed)], KEY, tools, Subjects(vault=vault), b"1"))
 
 
 @pytest.mark.parametrize("ids", [["", "2", "1", "3"], ["1" * 70_000, "2", "1", "3"]])
@@ -436,10 +436,12 @@ def test_plaintext_files_are_not_encrypted_without_keys_of_subjects(
         modcrypt.encrypt_parquet(plain, out, other)
 
 
-def test_the_cells_of_a_subject_are_counted(path: Path, vault: SampleVault) -> None:
+def test_the_cells_of_a_subject_are_counted(
+    path: Path, vault: SampleVault, tools: KeyTools
+) -> None:
     def count(subject: bytes) -> tuple[int, int]:
         known = Subjects(vault=vault)
-        for _ in find_rows([str(path)], KEY, known, subject):
+        for _ in find_rows([str(path)], KEY, tools, known, subject):
             pass
         return known.decrypted.total(), known.erased.total()
 
@@ -449,7 +451,36 @@ def test_the_cells_of_a_subject_are_counted(path: Path, vault: SampleVault) -> N
     for stranger in (b"9", b"01", b"x", b"\xff", b"9" * 30):
         assert count(stranger) == (0, 0)
     with pytest.raises(KeyNotFoundError, match=r"people\.parquet: column name is under"):
-        list(find_rows([str(path)], KEY, Subjects(vault=SampleVault()), b"1"))
+        list(find_rows([str(path)], KEY, tools, Subjects(vault=SampleVault()), b"1"))
+
+
+def test_a_renamed_column_is_an_error_not_its_cells(path: Path, vault: SampleVault) -> None:
+    stored = modcrypt.read_table(path, KEY)
+    names = ["title" if name == "name" else name for name in stored.column_names]
+    renamed = path.with_name("renamed.parquet")
+    modcrypt.write_table(stored.rename_columns(names), renamed, KEY)
+    for columns in (None, ["title"]):
+        with pytest.raises(UnsupportedFormatError, match="title has the cells of column name"):
+            read(renamed, vault, columns=columns)
+    assert read(renamed, vault, columns=["amount"]).num_rows == 4
+
+
+def test_cells_are_not_encrypted_again(path: Path, vault: SampleVault) -> None:
+    stored, again = modcrypt.read_table(path, KEY), path.with_name("again.parquet")
+    known = Subjects(vault=vault, key="customer_id", columns=["name"])
+    with pytest.raises(ValueError, match=r"column name .* keys of their subjects already"):
+        modcrypt.write_table(stored, again, KEY, subjects=known)
+    assert not again.exists()
+
+
+@pytest.mark.parametrize("column", ["name", "empty"])
+def test_an_empty_struct_is_an_error_as_without_subjects(
+    tmp_path: Path, vault: SampleVault, column: str
+) -> None:
+    rows = pa.table({"id": [1], "name": ["Ada"], "empty": pa.array([{}], pa.struct([]))})
+    known = Subjects(vault=vault, key="id", columns=[column])
+    with pytest.raises(pa.ArrowNotImplementedError, match="no child field"):
+        modcrypt.write_table(rows, tmp_path / "a", KEY, subjects=known)
 
 
 def test_frames_of_polars(tmp_path: Path, vault: SampleVault) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+import modcrypt as mc
 from modcrypt.iceberg import open_table
+from modcrypt.iceberg.write import data_writing
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects.vault import SubjectVault
 from tests.support.cli.program import run
@@ -85,3 +87,49 @@ def test_a_command_needs_a_key_service(table: SubjectVault) -> None:
     Path("policy.toml").write_text('footer_key = "people"\n')
     refused = iceberg("scan", "people", "--policy", "policy.toml", code=2)
     assert "key service" in refused.stderr
+
+
+def subjects(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    answer = run(Path(), "subjects", *arguments, "--policy", "policy.toml", "--json")
+    assert answer.returncode == code, answer.stderr
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("place", ["people", "lake", "people/metadata/v3.metadata.json"])
+def test_a_subject_is_found_in_all_snapshots(table: SubjectVault, place: str) -> None:
+    """Also a row that was deleted, once, although a later snapshot has its file, too."""
+    open_table("people", KeyTools("file:lake.keyring#people")).delete("customer_id = 2")
+    if place == "lake":
+        Path("lake").mkdir()
+        Path("people").rename("lake/people")
+        known = mc.Settings(policy=mc.Policy.load("policy.toml"))
+        mc.write_table(ROWS.slice(0, 1), "lake/other.parquet", known)
+    (found,) = subjects("export", "2", place)
+    assert (found["row"]["name"], found["row"]["tags"]) == ("Bob", [])
+    assert {line["row"]["amount"] for line in subjects("export", "1", place)} == {1.5, 3.5}
+    (proof,) = subjects("prove", "2", place, code=1)
+    assert (proof["opened"], proof["values"]) == (5, 5)
+    table.erase(table.references([b"2"]), "R1")
+    (proof,) = subjects("prove", "2", place)
+    assert (proof["proven"], proof["opened"], proof["values"]) == (True, 0, 5)
+    (found,) = subjects("export", "2", place)
+    assert (found["row"]["name"], found["erased"][-1]) == (None, "tags")
+
+
+def test_values_that_another_engine_has_moved_are_found_by_the_policy(
+    table: SubjectVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_writing, "find_notes", lambda _: {})
+    open_table("people", KeyTools("file:lake.keyring#people")).delete("customer_id = 2")
+    found = subjects("export", "3", "people")
+    assert [line["row"]["tags"] for line in found] == [["b"], ["b"]]
+    assert found[0]["file"] != found[1]["file"]
+    options = ("--kms", "file:lake.keyring#people", "--vault", "subjects.db")
+    answer = run(Path(), "subjects", "prove", "3", "people", *options)
+    assert answer.returncode == 1
+    assert "another engine has rewritten this file" in answer.stderr
+
+
+def test_a_file_that_is_in_no_table_is_named(table: SubjectVault) -> None:
+    answer = run(Path(), "subjects", "prove", "3", "people/data", "--policy", "policy.toml")
+    assert "aad-prefix: people/data/" in answer.stderr

@@ -105,7 +105,10 @@ def test_a_cell_has_28_more_bytes() -> None:
     [
         pa.array([7, -7]),
         pa.array([7, -7], pa.int16()),
+        pa.array([7, -7], pa.decimal32(2, 0)),
+        pa.array([7, -7], pa.decimal64(10, 0)),
         pa.array([7, -7], pa.decimal128(38, 0)),
+        pa.array([7, -7], pa.decimal256(60, 0)),
         pa.array(["7", "-7"]),
         pa.array(["7", "-7"], pa.large_string()),
         pa.array([b"7", b"-7"]),
@@ -114,6 +117,9 @@ def test_a_cell_has_28_more_bytes() -> None:
 )
 def test_the_type_of_the_key_column_does_not_matter(keys: pa.Array) -> None:
     assert canonical_subjects(keys).to_pylist() == [b"7", b"-7"]
+    vault = SampleVault()
+    owners = find_owners(vault, keys, create=True)
+    assert owners.references == vault.references([b"7", b"-7"])
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.decimal128(9, 2), pa.date32(), pa.bool_()])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import modcrypt as mc
 from modcrypt import Lake
 from modcrypt.kms.key_tools import KeyTools
 from modcrypt.subjects.vault import SubjectVault, open_vault
 from tests.support.cli.program import Answer, run
-from tests.support.sample_vault import fingerprints, make_rows
+from tests.support.sample_vault import POLICY, fingerprints, make_rows
 
 KMS = ("--kms", "file:lake.keyring")
 
@@ -188,6 +191,30 @@ def test_arguments_are_bytes_of_any_kind(filled: SubjectVault) -> None:
     assert found["state"] == "known"
     request = ("--request", os.fsdecode(b"\xff"))
     assert "all printable" in subjects("erase", "carol", *request, "--yes", code=2).stderr
+
+
+def test_the_text_of_a_uuid_is_also_its_value_in_a_column(tools: KeyTools) -> None:
+    """Its bytes may contain line feeds, which no list has."""
+    first, second = (uuid.UUID(int=number << 64 | 10) for number in (1, 2))
+    Path("people.toml").write_text(POLICY)
+    policy = ("--policy", "people.toml")
+    subjects("create", "people", *policy)
+    storage = pa.array([first.bytes, second.bytes], pa.binary(16))
+    ids = pa.ExtensionArray.from_storage(pa.uuid(), storage)
+    rows = make_rows().slice(0, 2).set_column(0, "customer_id", ids)
+    mc.write_table(rows, "rows.parquet", mc.Settings(policy=mc.Policy.load("people.toml")))
+    erase = ("erase", str(first).upper(), "--request", "R", "--yes", *policy)
+    assert subjects(*erase).stdout.startswith("1 erased")
+    (proof,) = lines(subjects("prove", str(first), "rows.parquet", "--json", *policy))
+    assert (proof["proven"], proof["values"]) == (True, 4)
+    (found,) = lines(subjects("export", str(second), "rows.parquet", *policy))
+    assert found["row"]["name"] == "Bob"
+    texts = rows.set_column(0, "customer_id", pa.array([str(second), "x"]))
+    mc.write_table(texts, "texts.parquet", mc.Settings(policy=mc.Policy.load("people.toml")))
+    files = ("rows.parquet", "texts.parquet")
+    both = lines(subjects("export", str(second), *files, *policy))
+    assert [line["file"] for line in both] == ["texts.parquet", "rows.parquet"]
+    assert " unknown" in subjects("prove", str(uuid.UUID(int=0)), code=1).stdout
 
 
 @pytest.mark.parametrize("command", [("erase", "--request", "R", "--yes"), ("prove",)])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from modcrypt.kms.audit import audit_to_json_lines
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from modcrypt.iceberg.lake.erased_table_files import LeftOut, OnErased
     from modcrypt.iceberg.rotate.partition_shredding import ShreddedPartition
     from modcrypt.iceberg.tables.table import IcebergTable
+    from modcrypt.io.places import Place
+    from modcrypt.parquet.arrow.parquet_file import ParquetFile
+    from modcrypt.parquet.crypto.properties import SubjectKeys
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,22 @@ def open_declared(
 ) -> DeclaredTable:
     """Return a declared table; nothing is read yet."""
     return DeclaredTable(declared, client, audit, signing_key)
+
+
+def open_cell_files(
+    place: Place, tools: KeyTools, subjects: SubjectKeys
+) -> Iterator[tuple[str, Callable[[], AbstractContextManager[ParquetFile | None]]]]:
+    """Yield the location of each data file of all snapshots, and what opens it."""
+    from modcrypt.iceberg import open_table
+    from modcrypt.iceberg.format.manifest_rows.file_entries import DATA
+    from modcrypt.iceberg.read.table_scan import TableScan
+
+    table = open_table(place.path, tools, filesystem=place.filesystem, subjects=subjects)
+    scan = TableScan(table.walk, None, None, None, None)
+    found = {each.location: each for each in table.walk.all_entries() if each.content == DATA}
+    table.walk.fetch_file_keys(found.values())
+    for location, entry in found.items():
+        yield location, partial(scan.open_cells, entry)
 
 
 def list_names(declared: TableDeclaration) -> list[str]:

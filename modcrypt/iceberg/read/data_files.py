@@ -295,7 +295,7 @@ class CellDataFile:
     """A Parquet file with cells, which are read as values; `cells` has the names of columns."""
 
     def __init__(self, file: ParquetFile) -> None:
-        self._file = file
+        self.parquet = file
         self.schema, self.cells = file.schema_arrow, file.cell_names
 
     def batches(
@@ -304,7 +304,7 @@ class CellDataFile:
         """Yield all rows of the file; arguments are those of `ParquetDataFile.batches`."""
         del filters  # all rows are read
         start = 0
-        for rows in self._file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=threads):
+        for rows in self.parquet.iter_batches(_BATCH_ROWS, columns=columns, use_threads=threads):
             yield RowBatch(rows.select(list(columns)), start)
             start += rows.num_rows
 

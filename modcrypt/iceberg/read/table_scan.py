@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Generator, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from modcrypt.iceberg.read.cell_notes import (
     restore_notes,
     set_notes,
 )
-from modcrypt.iceberg.read.data_files import DataFile, open_data_file
+from modcrypt.iceberg.read.data_files import CellDataFile, DataFile, open_data_file
 from modcrypt.iceberg.read.equality_deletes import DeletedKeys, KeysOfFile
 from modcrypt.iceberg.read.ordered_threads import run_in_order
 from modcrypt.iceberg.read.position_deletes import Positions, drop_positions
@@ -52,8 +53,10 @@ from modcrypt.runtime.fork_safety import cached_property, fork_safe
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
 
+    from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
     from modcrypt.iceberg.format.table_metadata import Snapshot
     from modcrypt.iceberg.read.table_walk import Walk
+    from modcrypt.parquet.arrow.parquet_file import ParquetFile
 
 _MAX_THREADS = 16
 _WAITING = 4
@@ -195,6 +198,17 @@ class TableScan:
         """Return the rows of a file."""
         batches = list(self.rows(planned, threads=True))
         return pa.Table.from_batches(batches, batches[0].schema if batches else self.schema)
+
+    @contextmanager
+    def open_cells(self, data: FileEntry) -> Iterator[ParquetFile | None]:
+        """Open a file to read its values by its own names of columns; None if it has no cells.
+
+        Raise FormatError if a column that the table declares as cells lacks the note of them.
+        """
+        subjects = self._subjects or self.walk.resolver.subjects  # also for a dropped column
+        with open_data_file(self.walk, data, subjects) as file:
+            self._find_null_columns(file, data.location)
+            yield file.parquet if isinstance(file, CellDataFile) else None
 
     def _find_null_columns(self, file: DataFile, name: str) -> set[str]:
         """Return the columns that the table declares as cells, but that are null in a file.

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from modcrypt.ags1.layout import MAGIC
 from modcrypt.ags1.reader import Ags1Reader
@@ -160,6 +161,13 @@ class Walk:
         encrypted = keys is not None  # or its header says what anybody likes
         metadata = self.metadata if encrypted else None
         return read_manifest(data, manifest, manifest.location, metadata, choose)
+
+    def all_entries(self) -> Iterator[FileEntry]:
+        """Yield the entries of the files of all snapshots; each manifest is read once."""
+        lists = map(self.manifests, self.metadata.snapshots)
+        manifests = {each.location: each for found in lists for each in found}
+        for manifest in manifests.values():
+            yield from filter(attrgetter("is_live"), self.entries(manifest))
 
     def check_specs(self, manifests: Iterable[ManifestFile]) -> None:
         """Check partition specs by reading the newest manifest of each. See `entries`."""

@@ -13,13 +13,11 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from urllib.parse import unquote_plus
 
 from modcrypt.errors import KeyMaterialError, ModcryptError, list_names
 from modcrypt.iceberg.format.deletion import check_gc
 from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
-from modcrypt.iceberg.format.manifests import ManifestFile
 from modcrypt.iceberg.format.table_metadata import SCOPE, TableMetadata
 from modcrypt.iceberg.format.table_versions import read_metadata
 from modcrypt.iceberg.keys.key_policies import partition_scope
@@ -195,16 +193,11 @@ def _describe(partition: Mapping[str, str]) -> str:
 
 def _list_entries(table: IcebergTable) -> Iterator[tuple[FileEntry, str]]:
     """Yield the files of all snapshots, each with the path of its partition."""
-    manifests: dict[str, ManifestFile] = {}
-    for snapshot in table.metadata.snapshots:
-        for manifest in table.walk.manifests(snapshot):
-            manifests.setdefault(manifest.location, manifest)
     paths: dict[int, PartitionPaths] = {}
-    for manifest in manifests.values():
-        for entry in filter(attrgetter("is_live"), table.walk.entries(manifest)):
-            if entry.spec_id not in paths:
-                paths[entry.spec_id] = PartitionPaths(table.metadata, entry.spec_id)
-            yield entry, paths[entry.spec_id].path(partition_values(table.metadata, entry))
+    for entry in table.walk.all_entries():
+        if entry.spec_id not in paths:
+            paths[entry.spec_id] = PartitionPaths(table.metadata, entry.spec_id)
+        yield entry, paths[entry.spec_id].path(partition_values(table.metadata, entry))
 
 
 def _list_metadata(table: IcebergTable) -> Iterator[tuple[str, TableMetadata]]:

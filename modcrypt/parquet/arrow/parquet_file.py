@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -154,8 +154,12 @@ class ParquetFile(FactSheet):
     @property
     def cell_paths(self) -> frozenset[tuple[str, ...]]:
         """Paths of the leaves with such values."""
-        cells = {} if self._cells is None else self._cells.fields
-        return frozenset(path for field in cells.values() for path in field.paths)
+        return frozenset(path for field in self.cell_fields.values() for path in field.paths)
+
+    @property
+    def cell_fields(self) -> Mapping[str, Any]:
+        """The columns with such values by name, as `modcrypt.subjects` describes them."""
+        return {} if self._cells is None else self._cells.fields
 
     @property
     def metadata(self) -> pq.FileMetaData:

@@ -18,7 +18,7 @@ Path: TypeAlias = tuple[str, ...]
 def iter_leaves(field: pa.Field, above: Path = ()) -> Iterator[tuple[Path, pa.DataType]]:
     """Yield the paths and types of the leaves of a field, which is inside the structs `above`."""
     path = (*above, field.name)
-    if not pa.types.is_struct(field.type):
+    if not (pa.types.is_struct(field.type) and field.type.num_fields):
         yield path, field.type
         return
     for part in field.type:
