@@ -66,12 +66,12 @@ class TableKind(Protocol):
 
     def open_cell_files(
         self, place: Place, tools: KeyTools, subjects: SubjectKeys
-    ) -> Iterator[tuple[str, Callable[[], AbstractContextManager[ParquetFile | None]]]]:
-        """Yield the location of each data file of all snapshots, and what opens it.
+    ) -> Iterator[tuple[Place, Callable[[], AbstractContextManager[ParquetFile | None]]]]:
+        """Yield the place of each file of all snapshots, and what opens it.
 
-        `place` is that of the table's folder or of its metadata; `subjects` decrypt the values. A
-        file without values that are encrypted one by one opens as None. Raise OSError, ValueError
-        or ModcryptError as the plug-in's own API.
+        `place` is that of the table's folder or of its metadata; `subjects` decrypt the values.
+        Deletes, and files without values that are encrypted one by one, open as None. Raise
+        OSError, ValueError or ModcryptError as the plug-in's own API.
         """
 
     def find_table_status(

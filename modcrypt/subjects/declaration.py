@@ -192,12 +192,18 @@ def _list_openings(
         if document := _METADATA.search(place.path):
             root = Place(place.filesystem, place.path[: document.start()] or ".")
             tables[root.address] = root, root if place.root else place
+    read = set()
     for _, named in tables.values():
-        yield from load_table_kind().open_cell_files(named, tools, known)
+        for place, opening in load_table_kind().open_cell_files(named, tools, known):
+            read.add(place.resolve().address)
+            yield place.address, opening
+    # A table's metadata, which anybody may have put there, leaves no other file of its folder out.
     for place in places:
-        if all(place.inside(root) is None for root, _ in tables.values()):
-            options = {"filesystem": place.filesystem, "subjects": known}
-            yield place.address, partial(ParquetFile, place.path, decryption, **options)
+        inside = {place.inside(root) or "" for root, _ in tables.values()}
+        if place.resolve().address in read or any(name.startswith("metadata/") for name in inside):
+            continue
+        options = {"filesystem": place.filesystem, "subjects": known}
+        yield place.address, partial(ParquetFile, place.path, decryption, **options)
 
 
 def _make_key_error(key: str, column: str) -> KeyNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,17 @@ def test_values_that_another_engine_has_moved_are_found_by_the_policy(
     answer = run(Path(), "subjects", "prove", "3", "people", *options)
     assert answer.returncode == 1
     assert "another engine has rewritten this file" in answer.stderr
+
+
+def test_metadata_of_a_table_hide_no_other_file_of_its_folder(table: SubjectVault) -> None:
+    """Anybody can put an old version beside files; it lists none of them."""
+    del table
+    Path("plain/metadata").mkdir(parents=True)
+    shutil.copy("people/metadata/v1.metadata.json", "plain/metadata")
+    mc.write_table(ROWS, "plain/rows.parquet", mc.Settings(policy=mc.Policy.load("policy.toml")))
+    assert [line["file"] for line in subjects("export", "2", "plain")] == ["plain/rows.parquet"]
+    (proof,) = subjects("prove", "2", "plain", code=1)
+    assert not proof["proven"]
 
 
 def test_a_file_that_is_in_no_table_is_named(table: SubjectVault) -> None:

@@ -181,18 +181,17 @@ def open_declared(
 
 def open_cell_files(
     place: Place, tools: KeyTools, subjects: SubjectKeys
-) -> Iterator[tuple[str, Callable[[], AbstractContextManager[ParquetFile | None]]]]:
-    """Yield the location of each data file of all snapshots, and what opens it."""
+) -> Iterator[tuple[Place, Callable[[], AbstractContextManager[ParquetFile | None]]]]:
+    """Yield the place of each file of all snapshots, and what opens it."""
     from modcrypt.iceberg import open_table
-    from modcrypt.iceberg.format.manifest_rows.file_entries import DATA
     from modcrypt.iceberg.read.table_scan import TableScan
 
     table = open_table(place.path, tools, filesystem=place.filesystem, subjects=subjects)
     scan = TableScan(table.walk, None, None, None, None)
-    found = {each.location: each for each in table.walk.all_entries() if each.content == DATA}
+    found = {each.location: each for each in table.walk.all_entries()}
     table.walk.fetch_file_keys(found.values())
     for location, entry in found.items():
-        yield location, partial(scan.open_cells, entry)
+        yield table.walk.place(location), partial(scan.open_cells, entry)
 
 
 def list_names(declared: TableDeclaration) -> list[str]:

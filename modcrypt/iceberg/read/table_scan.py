@@ -20,6 +20,7 @@ from pyiceberg.types import BinaryType, IcebergType, NestedField, StructType
 
 from modcrypt.errors import FormatError, UnsupportedFormatError
 from modcrypt.iceberg.format.library_errors import as_format_errors
+from modcrypt.iceberg.format.manifest_rows.file_entries import DATA, FileEntry
 from modcrypt.iceberg.format.pyiceberg_schemas import name_mapping, schema_of
 from modcrypt.iceberg.read.cell_notes import (
     declared_ids,
@@ -53,7 +54,6 @@ from modcrypt.runtime.fork_safety import cached_property, fork_safe
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
 
-    from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
     from modcrypt.iceberg.format.table_metadata import Snapshot
     from modcrypt.iceberg.read.table_walk import Walk
     from modcrypt.parquet.arrow.parquet_file import ParquetFile
@@ -205,6 +205,9 @@ class TableScan:
 
         Raise FormatError if a column that the table declares as cells lacks the note of them.
         """
+        if data.content != DATA:
+            yield None
+            return
         subjects = self._subjects or self.walk.resolver.subjects  # also for a dropped column
         with open_data_file(self.walk, data, subjects) as file:
             self._find_null_columns(file, data.location)
