@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from itertools import takewhile
 from typing import Any, NoReturn
@@ -156,7 +155,7 @@ class Program(VerbGroup):
                 error = click.UsageError("Missing command", error.ctx)
             failure = explain(error, typed, option_names(find_command(self, arguments)))
             found = getattr(error, "found_code", 0)
-            failure = replace(failure, code=found or failure.code)
+            failure = failure._replace(code=found or failure.code)
             click.echo(paint(wrap_words(failure.line(), sys.stderr), RED, sys.stderr), err=True)
             if as_json:
                 try:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, Never, Self, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Never, Self, TypeAlias, TypeVar
 
 from modcrypt.errors import printable
 from modcrypt.io.places import Place
@@ -33,8 +33,7 @@ def raise_error(_file: object, error: Exception) -> Never:
     raise error
 
 
-@dataclass(frozen=True, slots=True)
-class Job(Generic[T, R]):
+class Job(NamedTuple, Generic[T, R]):
     """A job: the work on one file, when it is already done, and its result.
 
     A job has the keys of this process, so other processes make it from references to keys.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modcrypt.errors import (
     ERRORS_BY_WORD,
@@ -50,8 +49,7 @@ _USAGE_OS_ERRORS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """The report of an exception."""
 
     word: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from modcrypt.settings.kinds import Kind
 
@@ -20,8 +20,7 @@ NOT_ON_SPARK = "spark"
 NO_OPTION = "command line"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """The declaration of a setting."""
 
     kind: Kind  # kind of its values
@@ -41,7 +40,7 @@ class Setting:
     # True if a declaration that is found, not named, may set it without being trusted.
     free: bool = False
     # Surfaces (`NOT_ON_SPARK`, `NO_OPTION`) that lack it, each with the reason.
-    absent: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    absent: Mapping[str, str] = MappingProxyType({})
 
     @property
     def help(self) -> str:
@@ -102,8 +101,8 @@ def settings_of(cls: type) -> Mapping[str, Setting]:
         if (setting := member.metadata.get("setting")) is not None:
             factory: Callable[[], Any] | Any = member.default_factory
             default = member.default if factory is MISSING else factory()
-            found[member.name] = replace(
-                setting, name=member.name, text=texts.get(member.name, ""),
+            found[member.name] = setting._replace(
+                name=member.name, text=texts.get(member.name, ""),
                 default=None if default is MISSING else default, required=default is MISSING,
             )  # fmt: skip
     return MappingProxyType(found)

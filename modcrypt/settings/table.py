@@ -42,7 +42,7 @@ _LIFETIME = Kind(
 _REFERENCE = Kind("a reference, such as file:PATH or env:NAME", NAME.schema)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)  # subclasses have their own
 class PolicySettings:
     """The settings of a policy, which declarations of lakes and the command line have, too.
 
@@ -169,7 +169,7 @@ _KEYS_OF_COLUMNS = table_of(
 )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)  # subclasses have their own
 class KeyReferences:
     """The settings of `Settings`, which Spark's data source and the command line have, too.
 
@@ -285,7 +285,7 @@ MAX_KEK_DAYS = 36500
 """Maximum lifetime of a table's KEK in days."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, eq=False, repr=False)  # subclasses have their own
 class TablePolicySettings:
     """The settings of the key policy of an Iceberg table, which declarations of lakes have, too.
 

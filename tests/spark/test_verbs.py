@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,7 @@ def test_a_proof_has_the_traces_of_each_file_also_of_one_that_is_damaged(folder:
 def test_its_end_follows_the_files(folder: Path) -> None:
     """Shredding forgets the keys of the process there."""
     ended: list[dict[str, bool]] = []
-    verb = replace(COUNT, end=lambda _settings, **arguments: ended.append(arguments))
+    verb = COUNT._replace(end=lambda _settings, **arguments: ended.append(arguments))
     job, files = plan_verb(verb, folder, None, at_least=True)
     assert [*run_verb(verb, files, None)]
     names = [file.name.encode() for file in files]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 
 import click
 
@@ -119,7 +118,7 @@ def explain(
         failure = Failure("interrupted", f"ended by {error.signal}", int(error.code or 1))
     else:
         failure = describe(error)
-    return replace(failure, message=show(failure.word, failure.message, arguments, options))
+    return failure._replace(message=show(failure.word, failure.message, arguments, options))
 
 
 _ADVICE = re.compile(r"(?:; |, or )(?:pass|use) (?P<option>--[a-z][a-z0-9-]*)(?:\([^)]*\)|[^;)])*")

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from modcrypt.jobs.engine import Job, run_job
 from modcrypt.jobs.failures import describe
@@ -46,8 +46,7 @@ def take_no_arguments() -> Mapping[str, Any]:
     return {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verb:
+class Verb(NamedTuple):
     """The work on each file of a run, and its report."""
 
     name: str  # of the SQL procedure, and of its objects of JSON
@@ -66,7 +65,7 @@ class Verb:
     # Function that returns the rows of a file's result, if these are not its attributes.
     describe: Callable[[File, Any], list[Row]] | None = None
     fail: Callable[..., Row] = make_failed_row  # takes the verb, a file, its error and arguments
-    types: Mapping[str, Any] = field(default_factory=dict)  # types of columns that are no attribute
+    types: Mapping[str, Any] = {}  # types of columns that are no attribute
     needs_keys: bool = False  # whether the settings may not be None
     writes: bool = False  # whether no symbolic link below the named folders is followed
     waits: bool = False  # whether requests to a key service take most of the time

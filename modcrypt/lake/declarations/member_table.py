@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from modcrypt.lake.erasure.erasures import ERASED, ERASED_IN_TABLES
@@ -141,14 +140,14 @@ def _vary(name: str, kind: Kind | None = None) -> Setting:
     """Return a policy's member whose text may contain values of partitions."""
     setting = _POLICY[name]
     text = f"{setting.text} It may contain {{partition.NAME}}."
-    return replace(setting, kind=kind or setting.kind, text=text)
+    return setting._replace(kind=kind or setting.kind, text=text)
 
 
 POLICY_MEMBERS = {name: _POLICY[name] for name in _POLICY if name != "kms"} | _collect(
     _vary("footer_key"),
     _vary("aad_prefix"),
     _vary("column_keys", _KEY_RULES),
-    replace(_POLICY["plaintext_columns"], kind=_RULES),
+    _POLICY["plaintext_columns"]._replace(kind=_RULES),
 )
 DATASET_MEMBERS = {**OWN_MEMBERS, **POLICY_MEMBERS}
 
@@ -221,8 +220,8 @@ EVIDENCE_MEMBERS = _collect(
 
 
 TOP_MEMBERS = _collect(
-    replace(
-        _POLICY["kms"], text="URI of the key service, without secrets. Default: MODCRYPT_KMS, else "
+    _POLICY["kms"]._replace(
+        text="URI of the key service, without secrets. Default: MODCRYPT_KMS, else "
         "the Vault of VAULT_ADDR.",
     ),
     _free(

@@ -28,9 +28,8 @@ def find_encrypted_quirks(
 
 def find_walk_quirks(walk: RegionWalk) -> tuple[FoundQuirk, ...]:
     """Return the bugs that a finished walk through a file shows."""
-    table = load_quirks()
     found = ((name, [*detect(walk)]) for name, detect in DETECTORS.items())
-    return tuple(FoundQuirk.of(table[name], places) for name, places in found if places)
+    return tuple(FoundQuirk.of(load_quirks()[name], places) for name, places in found if places)
 
 
 def _places(paths: Iterable[str]) -> list[Place]:

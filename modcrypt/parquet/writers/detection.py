@@ -128,7 +128,8 @@ def find_places(view: PlainView, depth: Depth = "pages") -> dict[str, list[Place
                 continue
             where = chunk.row_group, chunk.column, chunk.path
             found.setdefault(name, []).extend(Place(*where, detail) for detail in details)
-    return {name: places for name in load_quirks() if (places := found.get(name))}
+    order = load_quirks() if any(found.values()) else ()  # reading the table takes longer
+    return {name: places for name in order if (places := found.get(name))}
 
 
 def find_plan_quirks(
@@ -147,5 +148,5 @@ def find_plan_quirks(
 
 def find_quirks(view: PlainView, depth: Depth = "pages") -> tuple[FoundQuirk, ...]:
     """Return the writers' bugs in a file."""
-    table = load_quirks()
-    return tuple(FoundQuirk.of(table[name], of) for name, of in find_places(view, depth).items())
+    found = find_places(view, depth)
+    return tuple(FoundQuirk.of(load_quirks()[name], places) for name, places in found.items())

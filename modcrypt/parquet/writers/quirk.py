@@ -6,7 +6,7 @@ import pkgutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from modcrypt.report.json_fields import JsonFields
 from modcrypt.report.text import format_count
@@ -22,17 +22,16 @@ MAX_PLACES = 5
 """Largest number of places of one bug that are listed; further ones are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quirk:
+class Quirk(NamedTuple):
     """A row of the table."""
 
     name: str  # name of the row
     writer: str  # writers and versions
     fault: str  # what they write, as a noun phrase
     harm: Harm  # what it does to other readers
-    risk: str = ""  # the harm as a sentence; empty if there is none
     action: str  # what modcrypt does with such a file
     source: str  # where it was measured or reported
+    risk: str = ""  # the harm as a sentence; empty if there is none
     repair: str = ""  # what `--repair` does; empty if it does nothing more than encryption does
     mend: str = ""  # name of the function that repairs it
     # Whether the evidence lies in the file; else only the writer's version suggests it.
@@ -55,8 +54,7 @@ def load_quirks() -> dict[str, Quirk]:
     return {quirk.name: quirk for table in TABLES for quirk in load_table(table)}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A place in a file where a bug was found, and details in words, which hold no value."""
 
     row_group: int | None = None
