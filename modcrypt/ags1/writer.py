@@ -209,6 +209,7 @@ class Ags1Writer(io.RawIOBase):
                 self._complete()
 
     def _complete(self) -> None:
+        self._output.check_process()
         try:
             if self._filled or not self._blocks:
                 self._encrypt(self._block[: self._filled])
@@ -266,6 +267,7 @@ class Ags1Writer(io.RawIOBase):
     def _check_open(self) -> None:
         if self.closed:
             raise ValueError("the writer is closed")
+        self._output.check_process()
 
     def writable(self) -> bool:
         """Return True."""
