@@ -15,6 +15,7 @@ import pytest
 import modcrypt as mc
 from modcrypt import Key, Keyring, KeyTools, Policy
 from modcrypt.aead import GcmCipher
+from modcrypt.ags1 import Ags1Writer, decrypt
 from modcrypt.kms.wrapping import KeyWrapper
 from modcrypt.runtime import fork_safety
 from tests.support.kms.memory_kms import MemoryKms
@@ -150,3 +151,41 @@ def test_a_child_encrypts_under_a_kek_of_its_own() -> None:
 
     in_child(work)
     assert wrapper.get_writing_kek("kf") is kek
+
+
+NUMBERS = pa.table({"a": [1, 2, 3]})
+WRITERS: dict[str, Callable[[Path], tuple[Any, Callable[[], object]]]] = {
+    "parquet": lambda path: (
+        writer := mc.ParquetWriter(path, NUMBERS.schema, Key(b"k" * 16), threads=2),
+        lambda: writer.write_table(NUMBERS),
+    ),
+    "ags1": lambda path: (
+        writer := Ags1Writer(path, Key(b"k" * 16), block_length=4, threads=2),
+        lambda: writer.write(b"12345"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_child_neither_writes_nor_removes_its_parents_file(
+    name: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:  # as on file systems without unnamed files
+        monkeypatch.setattr(os, "O_TMPFILE", 0, raising=False)
+    writer, write = WRITERS[name](tmp_path / "file")
+    write()
+
+    def work() -> None:
+        for use in (write, writer.close):
+            with pytest.raises(ValueError, match="before a fork"):
+                use()
+        writer.__exit__(SystemExit, SystemExit(), None)
+
+    in_child(work)
+    writer.close()
+    data = (tmp_path / "file").read_bytes()
+    if name == "parquet":
+        assert mc.read_table(data, Key(b"k" * 16)) == NUMBERS
+    else:
+        assert decrypt(data, Key(b"k" * 16), length=writer.encrypted_length) == b"12345"

@@ -75,6 +75,7 @@ class Ags1Writer(io.RawIOBase):
 
     _sink: Any = None  # before it is open and after it is closed
     _length: int | None = None
+    _failed = False
 
     @takes_key
     def __init__(
@@ -147,7 +148,7 @@ class Ags1Writer(io.RawIOBase):
                     self._encrypt(view[done:whole])
                 self._fill_block(view[whole:])
             except BaseException:
-                self.abandon()
+                self._fail()
                 raise
             self._written += len(view)
         return len(view)
@@ -193,9 +194,12 @@ class Ags1Writer(io.RawIOBase):
 
         Raises:
             OSError: The sink failed; nothing is published.
+            ValueError: An earlier error abandoned the stream, and no exception propagates.
         """
         with self._lock:
             if self.closed:
+                if sys.exception() is None and not _in_finalizer():
+                    self._check_complete()
                 return
             error = sys.exception()
             failed = error is not None and error is not self._born_in
@@ -205,6 +209,7 @@ class Ags1Writer(io.RawIOBase):
                 self._complete()
 
     def _complete(self) -> None:
+        self._output.check_process()
         try:
             if self._filled or not self._blocks:
                 self._encrypt(self._block[: self._filled])
@@ -212,10 +217,18 @@ class Ags1Writer(io.RawIOBase):
             length = self._output.position
             self._close_sink(None)
         except BaseException:
-            self.abandon()
+            self._fail()
             raise
         self._length = length
         super().close()
+
+    def _fail(self) -> None:
+        self._failed = True
+        self.abandon()
+
+    def _check_complete(self) -> None:
+        if self._failed:
+            raise ValueError("an earlier error abandoned the stream; nothing was written")
 
     def abandon(self) -> None:
         """Discard the stream: no path or URL appears; a file object gets no well-formed stream."""
@@ -240,6 +253,8 @@ class Ags1Writer(io.RawIOBase):
                 self.abandon()
             elif not self.closed:
                 self._complete()
+            else:
+                self._check_complete()
 
     def __del__(self) -> None:  # the inherited one would complete the stream
         if self._sink is not None:
@@ -252,6 +267,7 @@ class Ags1Writer(io.RawIOBase):
     def _check_open(self) -> None:
         if self.closed:
             raise ValueError("the writer is closed")
+        self._output.check_process()
 
     def writable(self) -> bool:
         """Return True."""

@@ -152,6 +152,12 @@ class Output:
         self.size: i64 = len(self.view)
         self._background = background
         self._writer: _Writer | None = None
+        self._pid = os.getpid()
+
+    def check_process(self) -> None:
+        """Raise ValueError in a forked process: its parent has the threads, and writes the file."""
+        if self._pid != os.getpid():
+            raise ValueError("the file was opened before a fork; write it in the parent process")
 
     @property
     def position(self) -> i64:

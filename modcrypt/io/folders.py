@@ -28,14 +28,14 @@ def open_folder(
     if root is not None:
         return _open_folder_below(path, root, make)
     if make:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        _make_folders(os.path.dirname(path))
     return contextlib.nullcontext((None, path))
 
 
 @contextlib.contextmanager
 def _open_folder_below(path: str, root: str, make: bool) -> Iterator[tuple[int | None, str]]:
     if make:
-        os.makedirs(root or ".", exist_ok=True)
+        _make_folders(root)
     *folders, name = split_below(path, root)
     if not folders:
         yield None, path
@@ -50,6 +50,13 @@ def _open_folder_below(path: str, root: str, make: bool) -> Iterator[tuple[int |
         yield fd, name
     finally:
         os.close(fd)
+
+
+def _make_folders(path: str) -> None:
+    try:
+        os.makedirs(path or ".", exist_ok=True)
+    except FileExistsError:  # no `overwrite` would help
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
 
 
 def _open_subfolder(fd: int, folder: str, make: bool, path: str, root: str | None) -> int:

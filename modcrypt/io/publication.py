@@ -79,10 +79,10 @@ class _Unfinished:
         before: Status of the file to replace.
     """
 
-    __slots__ = ("before", "fd", "folder", "name", "named", "place", "target", "temporary")
+    __slots__ = ("_pid", "before", "fd", "folder", "name", "named", "place", "target", "temporary")
 
     def __init__(self, place: Place, at: int | None, name: str) -> None:
-        self.place, self.fd = place, -1
+        self.place, self.fd, self._pid = place, -1, os.getpid()
         # A symbolic link that the caller named continues to point at the file.
         self.target, self.before = _find_target(name, at, place)
         self.folder, self.name = os.path.split(self.target)
@@ -105,11 +105,12 @@ class _Unfinished:
             os.close(fd)
 
     def remove(self) -> None:
-        """Close the file and remove its temporary name, if it has one."""
+        """Close the file and remove its temporary name, unless a forked process's parent has it."""
         place = self.place
         try:
-            with contextlib.suppress(OSError), open_folder(place.path, place.root) as (at, _):
-                os.unlink(self.temporary, **relative_to(at))
+            if self._pid == os.getpid():
+                with contextlib.suppress(OSError), open_folder(place.path, place.root) as (at, _):
+                    os.unlink(self.temporary, **relative_to(at))
         finally:
             self.close()
 

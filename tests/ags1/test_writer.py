@@ -509,18 +509,25 @@ def count_appends(block_length: int) -> int:
 
 
 def assert_unusable(out: Ags1Writer) -> None:
+    """Check a writer that failed: even a caller who swallowed the error learns of it."""
     assert out.closed
-    out.close()
     out.abandon()
     for use in (
+        lambda: out.close(),
+        lambda: out.__exit__(None, None, None),
         lambda: out.write(b"more"),
         lambda: out.tell(),
         lambda: out.encrypted_length,
         lambda: out.key_metadata,
         lambda: out.__enter__(),
     ):
-        with pytest.raises(ValueError, match=r"closed|complete"):
+        with pytest.raises(ValueError, match=r"closed|complete|earlier error"):
             use()
+    with contextlib.suppress(BoomError):
+        try:
+            raise BoomError
+        finally:
+            out.close()
 
 
 def test_closing_again_changes_nothing() -> None:

@@ -914,6 +914,17 @@ def test_a_directory_or_a_missing_folder_is_the_systems_error(tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["folder"]
 
 
+@each_case("rooted", [False, True])
+def test_a_file_in_place_of_a_folder_is_no_destination_that_exists(
+    rooted: bool, tmp_path: Path
+) -> None:
+    """The command line would recommend --force, which does not help."""
+    (tmp_path / "file").touch()
+    root = str(tmp_path / "file") if rooted else None
+    with pytest.raises(NotADirectoryError):
+        Place(None, str(tmp_path / "file" / "new"), root).make_folder()
+
+
 # The last two have 254 and 255 bytes, the most that file systems take.
 NAMES = ["a::b.parquet", "s3:x", "file:x", "x y", "-", ".hidden", "é" * 127, "n" * 255]
 

@@ -227,7 +227,7 @@ class ParquetWriter:
                     where, None, overwrite=overwrite, threads=threads, filesystem=filesystem
                 )
             )
-            self._encryption = Encryption(out, self._properties)
+            self._output, self._encryption = out, Encryption(out, self._properties)
             self._pool = ThreadPoolExecutor(threads, "modcrypt-encoder") if threads > 1 else None
             if self._pool is not None:
                 # Do not wait: after a failure, the results of the encoders are not needed.
@@ -324,6 +324,7 @@ class ParquetWriter:
             if sys.exception() is None:
                 self._check_complete()
             return
+        self._check_open()
         with self._withdraw_on_error():
             self._flush()
             self._encode_small()
@@ -353,6 +354,7 @@ class ParquetWriter:
     def _check_open(self) -> ExitStack:
         if self._open is None:
             raise ValueError("the writer is closed")
+        self._output.check_process()
         return self._open
 
     def _check_complete(self) -> None:
@@ -386,8 +388,8 @@ class ParquetWriter:
 
     def _detach_resources(self) -> ExitStack:
         """Stop accepting data, and return the resources that are still open."""
-        resources = self._check_open()
-        self._open = None
+        resources, self._open = self._open, None
+        assert resources is not None  # callers check
         self._in_flight.clear()
         self._batches, self._small = _Batches(), []
         return resources

@@ -337,7 +337,7 @@ class DatasetFolder:
         """Raise FileExistsError if the folder contains files that are not hidden."""
         if list_sizes(self.filesystem, self._base, may_be_absent=True):
             raise FileExistsError(
-                errno.EEXIST, "the folder contains files, which were kept", self._base
+                errno.EEXIST, "the folder contains files, which were kept", self.root.address
             )
 
     def check_visible(self, path: str) -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -690,6 +691,14 @@ def test_a_folder_with_files_in_it_is_refused(tmp_path: Path) -> None:
     assert caught.value.filename == str(tmp_path / "in")
     assert {path: (tmp_path / "in" / path).read_bytes() for path in before} == before
     assert files(tmp_path / "in") == sorted(before)
+
+
+def test_a_folder_of_a_store_is_refused_by_its_url() -> None:
+    url = f"memory://{uuid.uuid4()}"
+    mc.write_dataset(WHOLE, url, ENCRYPTION)
+    with pytest.raises(FileExistsError) as caught:
+        mc.write_dataset(WHOLE, url, ENCRYPTION)
+    assert caught.value.filename.replace("///", "//") == url
 
 
 def test_empty_folders_and_hidden_files_are_no_dataset(tmp_path: Path) -> None:
