@@ -266,6 +266,42 @@ def test_null_counts_that_are_known_are_still_judged() -> None:
     assert any("hid column indexes" in quirk for quirk in mc.inspect_parquet(file, READER).quirks)
 
 
+# --- arrow-go: bloom filters that only the metadata for legacy readers places ---------------------
+
+
+def hide_bloom_filters(data: bytes) -> bytes:
+    """Move the places of bloom filters from the encrypted metadata to the plaintext copy."""
+    file = forging.open_file(data, FOOTER_KEY)
+    for r, row_group in enumerate(file.metadata.row_groups):
+        for c, chunk in enumerate(row_group.columns):
+            aad = file.file_aad + forging.module_suffix(1, r, c)
+            opened = forging.open_module(FOOTER_KEY, chunk.encrypted_column_metadata, aad)
+            metadata, _ = decode("ColumnMetaData", opened)
+            for field in ("bloom_filter_offset", "bloom_filter_length"):
+                setattr(chunk.meta_data, field, getattr(metadata, field))
+                setattr(metadata, field, None)
+            chunk.encrypted_column_metadata = forging.seal(FOOTER_KEY, encode(metadata), aad)
+    return file.seal_footer(FOOTER_KEY)
+
+
+def test_bloom_filters_that_the_signed_footer_places_are_used() -> None:
+    signed = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True)
+    sealed = run(mc.encrypt_parquet, forging.plain_file(TABLE, **BLOOM), signed)
+    file = hide_bloom_filters(sealed)
+    check_everything(file)
+    assert mc.verify_parquet(file, READER).modules == mc.verify_parquet(sealed, READER).modules
+    plain = pq.ParquetFile(io.BytesIO(run(mc.decrypt_parquet, file, READER)))
+    assert plain.metadata.row_group(0).column(1).bloom_filter_offset is not None
+
+
+def test_places_of_bloom_filters_without_a_verified_signature_are_not_used() -> None:
+    signed = mc.FileEncryptionProperties(footer_key=FOOTER_KEY, plaintext_footer=True)
+    sealed = run(mc.encrypt_parquet, forging.plain_file(TABLE, **BLOOM), signed)
+    reader = mc.FileDecryptionProperties(footer_key=FOOTER_KEY, check_footer_integrity=False)
+    plain = pq.ParquetFile(io.BytesIO(run(mc.decrypt_parquet, hide_bloom_filters(sealed), reader)))
+    assert plain.metadata.row_group(0).column(1).bloom_filter_offset is None
+
+
 # --- an element that is itself repeated -----------------------------------------------------------
 
 

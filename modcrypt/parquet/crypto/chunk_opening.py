@@ -95,6 +95,14 @@ class Chunk:
         return f"row group {self.row_group}, column {self.path}"
 
 
+def _place_bloom_filter(metadata: ThriftStruct, legacy: ThriftStruct) -> None:
+    # arrow-go encrypts the metadata before it places bloom filters, and so states their places
+    # only in the copy for legacy readers, which the footer's signature covers.
+    if metadata.bloom_filter_offset is None and metadata.bloom_filter_length is None:
+        metadata.bloom_filter_offset = legacy.bloom_filter_offset
+        metadata.bloom_filter_length = legacy.bloom_filter_length
+
+
 _COLUMN_METADATA: Final = ModuleType.COLUMN_METADATA  # looking it up takes longer than the AAD
 
 Place: TypeAlias = "tuple[int, int]"  # a row group and a column
@@ -245,6 +253,8 @@ class ChunkOpening:
                 chunk.key_works = True
                 if chunk.column == self._noted and chunk.row_group == 0:
                     self._footer.added = take_mark(chunk.metadata)
+                if stored.meta_data is not None and self._footer.is_verified:
+                    _place_bloom_filter(chunk.metadata, stored.meta_data)
         if chunk.metadata is None and chunk.encrypted and not report.strict:
             return  # it is encrypted, and did not open
         chunk.struct = stored
