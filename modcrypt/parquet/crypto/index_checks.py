@@ -169,7 +169,7 @@ def column_index_faults(
     """Yield the contradictions between a column index, the offset index, statistics and pages.
 
     `md` and `pages` are None if they cannot be read. The schema element determines the order of the
-    column's values. Numbers of nulls may be too low unless the writer `counted` all.
+    column's values. Unless its writer `counted` all nulls, their numbers are not compared.
     """
     count = len(index.null_pages)
     lists = {"min_values": index.min_values, "max_values": index.max_values}
@@ -467,7 +467,7 @@ def _page_faults(
     flat = not leaf.max_repetition
     for number, (_, _, values, nulls, _) in enumerate(pages.pages):
         empty, count = index.null_pages[number], counts[number]
-        if count is not None and nulls >= 0 and (count > nulls or (counted and count < nulls)):
+        if counted and count is not None and nulls >= 0 and count != nulls:
             yield f"page {number} has {nulls} nulls, not {count}"
         elif count is not None and flat and count > values:
             yield f"it counts {count} nulls on page {number}, which has {values} values"
