@@ -232,6 +232,14 @@ def is_of_polars(created_by: bytes | None) -> bool:
     return (created_by or b"").startswith(b"Polars")
 
 
+def find_misleading_writer(created_by: bytes | None, leaf: Leaf) -> str:
+    """Return the writer of a file if its column indexes are known to mislead; else an empty text."""
+    if is_of_polars(created_by):
+        return "Polars up to 2.0"
+    of_rust = (created_by or b"").startswith(b"parquet-rs ")
+    return "arrow-rs 60" if of_rust and leaf.max_repetition else ""
+
+
 def has_doubtful_bounds(created_by: bytes | None, element: ThriftStruct) -> bool:
     """Return whether the bounds of a column's chunks may leave out values."""
     # Those of Polars leave out pages with NaN (1.28 to 2.0), and strings that begin as the bound of
@@ -243,7 +251,7 @@ def has_doubtful_bounds(created_by: bytes | None, element: ThriftStruct) -> bool
 
 WHO_MISLEADS = (
     "so that readers who believe the flag lose rows; Polars 1.28 to 2.0 writes this for pages with "
-    "NaN, snapshots of parquet-mr 1.13 for pages without statistics"
+    "NaN, arrow-rs 60 for lists, snapshots of parquet-mr 1.13 for pages without statistics"
 )
 
 
@@ -253,21 +261,27 @@ def null_pages_agree(
     """Return, for each page, whether the index's flag and its number of nulls agree.
 
     A page of nulls has as many nulls as values, and only an optional column has one. Polars 1.28
-    to 2.0 flags each page with a NaN, and snapshots of parquet-mr 1.13 each page without
-    statistics: a reader that believes the flag loses the page's rows.
+    to 2.0 flags each page with a NaN, arrow-rs 60 a page of lists with as many nulls as rows, and
+    snapshots of parquet-mr 1.13 each page without statistics: a reader that believes the flag loses
+    the page's rows.
 
     `counts` are the numbers of values in the pages, or of rows: each row has at least one value.
     """
     at_least = of_rows and leaf.max_repetition > 0
-    out = []
-    for empty, nulls, count in zip(index.null_pages, known_null_counts(index), counts, strict=True):
+    out, levels = [], leaf.max_definition + 1
+    histograms = index.definition_level_histograms or []
+    present = histograms[levels - 1 :: levels]  # values, as far as the index states them
+    if len(histograms) != levels * len(index.null_pages):
+        present = [0] * len(index.null_pages)
+    entries = zip(index.null_pages, known_null_counts(index), counts, present, strict=True)
+    for empty, nulls, count, values in entries:
         if nulls is None:
             agrees = not empty
         elif at_least:
             agrees = not empty or nulls >= count
         else:
             agrees = nulls <= count and empty == (nulls == count)
-        out.append(agrees and (leaf.max_definition > 0 or not empty))
+        out.append(agrees and not (empty and (values or not leaf.max_definition)))
     return out
 
 

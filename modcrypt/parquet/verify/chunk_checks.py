@@ -22,7 +22,7 @@ from modcrypt.parquet.crypto.index_checks import (
     claim_faults,
     column_index_faults,
     counts_all_nulls,
-    is_of_polars,
+    find_misleading_writer,
     null_page_quirks,
     offset_index_faults,
 )
@@ -315,9 +315,9 @@ class _Check:
         what = "; encryption has hidden it from readers" if hidden else ""
         if not faults and facts is not None:
             faults = list(null_page_quirks(index, facts.values, leaf))
-        elif is_of_polars(created_by):
+        elif writer := find_misleading_writer(created_by, leaf):
             severity = "warning"
-            what += "; Polars up to 2.0 writes such indexes and bounds, by which readers lose rows"
+            what += f"; {writer} writes such indexes and bounds, by which readers lose rows"
         self._add_faults((fault + what for fault in faults), span, module, severity)
 
     def _set_quirks_aside(self, facts: PageFacts) -> ThriftStruct:

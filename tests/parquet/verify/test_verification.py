@@ -46,6 +46,7 @@ from tests.support.file_kinds import BOTH, CASES, KEYED_READER, READER, RICH, TA
 from tests.support.forging import SMALL_FILTER, change_footer, encrypt_bytes, plain_file
 from tests.support.keys import COLUMN_KEY, FOOTER_KEY, OTHER_KEY
 from tests.support.module_spans import list_modules
+from tests.support.paths import ROOT
 from tests.support.randomness import examples
 from tests.support.shared_vectors import entry_params, shared_vectors, tampered_reader
 from tests.support.tables import small_table
@@ -1593,3 +1594,15 @@ def test_pages_of_chunks_side_by_side_are_read_at_once(
     verified = verify_parquet(path, READER)
     assert (verified.findings, verified.modules) == ((), 1 + 4 * 20 * 2 * 2)
     assert len(reads) == 1  # of all pages; the tail is read as bytes
+
+
+def test_lists_of_arrow_rs_are_no_fault() -> None:
+    """It flags a page of lists with as many nulls as rows as one of nulls."""
+    data = (ROOT / "spec-vectors/by-writer/arrow-rs-lists.parquet").read_bytes()
+    keys = mc.FileDecryptionProperties(footer_key=FOOTER_KEY)
+    found = mc.verify_parquet(data, keys)
+    assert found.ok
+    (finding,) = found.findings
+    assert "arrow-rs 60 writes such indexes" in finding.message
+    rows = [{"lst": row} for row in ([None, 1], [None, 2], [3])]
+    assert mc.read_table(data, keys).to_pylist() == rows
