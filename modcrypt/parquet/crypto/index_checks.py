@@ -233,7 +233,7 @@ def is_of_polars(created_by: bytes | None) -> bool:
 
 
 def find_misleading_writer(created_by: bytes | None, leaf: Leaf) -> str:
-    """Return the writer of a file if its column indexes are known to mislead; else an empty text."""
+    """Return the writer of a file if its column indexes may mislead; else an empty text."""
     if is_of_polars(created_by):
         return "Polars up to 2.0"
     of_rust = (created_by or b"").startswith(b"parquet-rs ")
