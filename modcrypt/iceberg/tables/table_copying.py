@@ -7,7 +7,6 @@ format version 3 (spec, "Row Lineage for Upgraded Tables").
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -188,10 +187,16 @@ class Copy:
         return posixpath.join(self.target.metadata.location, "data", folder, name)
 
     def _rename(self, location: str) -> str:
-        """Return the new location of a data file that a delete file names."""
-        with contextlib.suppress(FormatError):  # it is outside of the table
-            return self.names.get(self.contents.walk.locations.key(location), location)
-        return location
+        """Return the new location of a data file that a delete file names.
+
+        Deletes may outlast their data file, as after a compaction: then nothing is there.
+        """
+        try:
+            key = self.contents.walk.locations.key(location)
+        except FormatError:  # it is outside of the table
+            return location
+        gone = posixpath.join(self.target.metadata.location, "data", posixpath.basename(location))
+        return self.names.get(key, gone)
 
     def _copy_file(self, entry: FileEntry, name: str) -> MovedFile:
         length = self.target.metadata.key_length
