@@ -6,7 +6,7 @@ own rules to snapshots and sort orders, and takes seconds for 10,000 snapshots.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Container, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pyiceberg.partitioning import PartitionSpec
@@ -22,31 +22,35 @@ _UNREAD = ("variant", "geometry", "geography")
 """Types of format version 3 that pyiceberg does not have, or cannot convert to Arrow."""
 
 
-def schema_of(metadata: TableMetadata, schema_id: int | None = None) -> Schema:
+def schema_of(
+    metadata: TableMetadata, schema_id: int | None = None, columns: Collection[str] | None = None
+) -> Schema:
     """Return the schema of a table with the given id, or the current one for None.
 
-    Raise UnsupportedFormatError if the schema has types that are not supported, such as `variant`;
-    and FormatError if no such schema exists, or pyiceberg rejects it.
+    With `columns`, fields of types that are not supported, such as `variant`, are left out unless
+    they are in these. Otherwise raise UnsupportedFormatError for them; and FormatError if no such
+    schema exists, or pyiceberg rejects it.
     """
     schemas = metadata.schemas()
     if schemas and not metadata.document.get("schemas"):  # format version 1
-        return _parse_schema(schemas[0], metadata)
+        return _parse_schema(schemas[0], metadata, columns)
     wanted = metadata.document.get("current-schema-id") if schema_id is None else schema_id
     for schema in schemas:
         if schema["schema-id"] == wanted:
-            return _parse_schema(schema, metadata)
+            return _parse_schema(schema, metadata, columns)
     raise FormatError(f"{metadata.name}: schema {wanted!r} does not exist")
 
 
 def schemas_of(metadata: TableMetadata) -> Iterator[Schema]:
     """Yield all schemas of a table: the current one first, then from the newest to the oldest.
 
-    Raises the errors of `schema_of` when it reaches the schema.
+    They lack fields of types that are not supported. Raises FormatError as `schema_of` when it
+    reaches the schema.
     """
-    yield schema_of(metadata)
+    yield schema_of(metadata, columns=())
     numbers = {schema["schema-id"] for schema in metadata.schemas()}
     for number in sorted((number for number in numbers if type(number) is int), reverse=True):
-        yield schema_of(metadata, number)
+        yield schema_of(metadata, number, ())
 
 
 def spec_of(metadata: TableMetadata, spec_id: int) -> PartitionSpec:
@@ -65,10 +69,32 @@ def name_mapping(metadata: TableMetadata) -> NameMapping | None:
         return parse_mapping_from_json(text)
 
 
-def _parse_schema(document: Any, metadata: TableMetadata) -> Schema:
+def _parse_schema(
+    document: Any, metadata: TableMetadata, columns: Collection[str] | None
+) -> Schema:
+    if columns is not None:
+        used = {name.casefold() for name in columns}
+        with as_format_errors(metadata.name):
+            document = {**document, "fields": list(_drop_unread(document["fields"], used))}
+        document.pop("identifier-field-ids", None)  # a field that was left out may be among them
     for kind in _unread_types(document):
-        raise UnsupportedFormatError(f"{metadata.name}: columns of type {kind} are not supported")
+        raise UnsupportedFormatError(
+            f"{metadata.name}: columns of type {kind} are not supported; select others to read them"
+        )
     return _validate(Schema, document, metadata)
+
+
+def _drop_unread(fields: Any, used: Container[str], parent: str = "") -> Iterator[Any]:
+    """Yield fields without those of types that are not supported, and are not among the used."""
+    for field in fields:
+        kind, name = field["type"], f"{parent}{field['name']}".casefold()
+        if name in used or not any(_unread_types(field)):
+            yield field
+        elif isinstance(kind, dict) and "fields" in kind and not _has_default(field):
+            yield {
+                **field,
+                "type": {**kind, "fields": [*_drop_unread(kind["fields"], used, f"{name}.")]},
+            }
 
 
 def _unread_types(document: Any) -> Iterator[str]:
@@ -85,12 +111,13 @@ def _unread_types(document: Any) -> Iterator[str]:
             texts = [text for text in members if isinstance(text, str)]
             yield from (text for text in texts if text.startswith(_UNREAD))
             kind = texts[0] if texts else "struct, list or map"
-            has_default = any(
-                node.get(f"{when}-default") is not None for when in ("initial", "write")
-            )
-            if has_default and (not texts or kind.endswith("_ns")):
+            if _has_default(node) and (not texts or kind.endswith("_ns")):
                 yield f"{kind} with a default"
             waiting += members
+
+
+def _has_default(field: Mapping[str, Any]) -> bool:
+    return any(field.get(f"{when}-default") is not None for when in ("initial", "write"))
 
 
 M = TypeVar("M", bound=IcebergBaseModel)

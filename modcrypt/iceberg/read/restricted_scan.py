@@ -39,7 +39,7 @@ class RestrictedScan:
         schema_id: int | None, columns: Sequence[str] | None,
         filters: str | BooleanExpression | None,
     ) -> None:  # fmt: skip
-        table = schema_of(walk.metadata, schema_id)
+        table = schema_of(walk.metadata, schema_id, columns)
         restrictions = parse_restrictions(documents, table)
         nullable = null_with_parents(table)
         split = _split_filter(parse_filter(filters), nullable, restrictions.actions.keys())

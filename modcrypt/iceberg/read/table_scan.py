@@ -83,7 +83,7 @@ class TableScan:
     ) -> None:  # fmt: skip
         self._rewriting = rewriting
         self.walk, self._snapshot = walk, snapshot
-        self._table = schema_of(walk.metadata, schema_id)
+        self._table = schema_of(walk.metadata, schema_id, columns)
         self._mapping = name_mapping(walk.metadata)
         self._wanted = self._table if columns is None else _select_columns(self._table, columns)
         if rewriting:

@@ -60,7 +60,8 @@ class Selection:
             return self
         found = table.snapshot(self.snapshot)
         schema_id = None if found is None else table.schema_id(found, self.snapshot)
-        schema, columns = schema_of(table.metadata, schema_id), self.columns
+        columns = self.columns
+        schema = schema_of(table.metadata, schema_id, columns)
         if columns is not None:
             columns = tuple(match_name(schema, name) for name in columns)
         return replace(self, columns=columns, row_filter=match_case(self.row_filter, schema))

@@ -286,20 +286,21 @@ def _pairs(values: Mapping[int, Any] | None) -> list[dict[str, Any]]:
 
 
 def _minimal_metadata(metadata: TableMetadata, *, lineage: bool) -> PyTableMetadata:
-    """Return the metadata that pyiceberg needs to write files: schemas and specs, no history."""
+    """Return the metadata that pyiceberg needs to write files: schema and specs, no history."""
     properties = {
         name: value
         for name, value in metadata.properties.items()
         if name.startswith(_PROPERTIES) and not name.startswith(_UNUSED)
     }
+    schema = schema_of(metadata)
+    if lineage:
+        schema = with_lineage(schema, metadata.name)
     document = {
         **metadata.document,
         "location": metadata.location,
         "properties": properties,
+        "schemas": [schema.model_dump(mode="json", by_alias=True)],
         **EMPTY_HISTORY,
     }
-    if lineage:
-        schema = with_lineage(schema_of(metadata), metadata.name)
-        document["schemas"] = [schema.model_dump(mode="json", by_alias=True)]
     with as_format_errors(metadata.name):
         return TableMetadataUtil.parse_obj(document)

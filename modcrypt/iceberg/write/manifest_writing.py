@@ -395,7 +395,17 @@ def schema_of_spec(metadata: TableMetadata, spec: PartitionSpec) -> dict[str, An
 
 def _parse_schema(document: Row, metadata: TableMetadata) -> Schema:
     with as_format_errors(metadata.name):
-        return Schema.model_validate(document)
+        return Schema.model_validate(_without_variants(document))
+
+
+def _without_variants(node: Any) -> Any:
+    """Return a schema with binaries for variants: pyiceberg has none, and no spec names them."""
+    if isinstance(node, list):
+        return [_without_variants(each) for each in node]
+    if not isinstance(node, dict):
+        return "binary" if node == "variant" else node
+    names = ("type", "fields", "element", "key", "value")
+    return {**node, **{name: _without_variants(node[name]) for name in names if name in node}}
 
 
 class PartitionPaths:

@@ -959,12 +959,19 @@ def test_tables_in_plaintext_are_read_when_they_may_be(tmp_path: Path, version: 
 
 @pytest.mark.parametrize("kind", ["variant", "geometry", "geography(OGC:CRS84)"])
 def test_types_that_are_not_read_are_named(tmp_path: Path, kind: str) -> None:
-    builder = Builder(tmp_path, ORDERS)
+    listed = {"type": "list", "element-id": 22, "element": kind}
+    odd = field(20, "odd", struct(field(21, "x", listed), field(23, "y", "int")))
+    builder = Builder(tmp_path, struct(*ORDERS["fields"], odd))
     builder.snapshot([builder.manifest([builder.parquet("a.parquet", orders([1]))])])
-    inner = struct(field(21, "x", {"type": "list", "element-id": 22, "element": kind}))
-    builder.document["schemas"][0]["fields"].append(field(20, "odd", inner))
-    with pytest.raises(UnsupportedFormatError, match=kind.partition("(")[0]):
-        open_built(builder).scan(columns=["id"]).to_arrow()
+    table = open_built(builder)
+    for columns in (None, ["odd"], ["id", "odd.x"]):
+        with pytest.raises(UnsupportedFormatError, match=kind.partition("(")[0]):
+            table.scan(columns=columns).to_arrow()
+    with pytest.raises(UnsupportedFormatError, match="select others"):
+        table.append(orders([2]))
+    rows = table.scan(columns=["id", "odd.y"], filters="name = 'name-1'").to_arrow().to_pylist()
+    assert rows == [{"id": 1, "odd": None}]
+    assert table.scan(columns=["ID"], case_sensitive=False).to_arrow()["id"].to_pylist() == [1]
 
 
 @pytest.mark.parametrize(("kind", "value"), [("timestamp_ns", "2026-01-01T00:00:00"), (ORDERS, {})])

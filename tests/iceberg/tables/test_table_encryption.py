@@ -25,6 +25,8 @@ from modcrypt.iceberg.write.moved_deletes import move_deletes
 from tests.support.cases import each_case
 from tests.support.folder_contents import files
 from tests.support.iceberg import by_hand
+from tests.support.iceberg.builder import Builder, field, struct
+from tests.support.iceberg.built_tables import arrow_schema, ids, position_deletes
 from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.java_tables import schema
 from tests.support.iceberg.sample_kms import SampleKms
@@ -32,6 +34,7 @@ from tests.support.tables import small_table
 
 ROWS = small_table(50)
 SCHEMA = schema(("id", "long"), ("name", "string"))
+IDS = struct(field(1, "id", "long"))
 JAVAS = [{"id": n, "name": f"n{n}"} for n in range(20)]
 
 
@@ -274,6 +277,28 @@ def test_deletes_apply_to_the_files_that_have_moved(
         {"do": "compact"},
     )
     assert len(java.read(done)) == len(current) - 2
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro"])
+def test_deletes_that_outlast_their_data_file(kms: SampleKms, tmp_path: Path, form: str) -> None:
+    """A compaction leaves such deletes."""
+    builder = Builder(tmp_path / "source", IDS, encrypted=False, version=2)
+    rows = builder.parquet("a.parquet", pa.table({"id": [1, 2, 3]}, arrow_schema(IDS)))
+    gone = rows["file_path"].replace("a.parquet", "gone.parquet")
+    deletes = position_deletes(builder, "d", [(rows["file_path"], 1), (gone, 0)], form)
+    builder.snapshot([builder.manifest([rows]), builder.manifest([deletes], content=1)])
+    table = encrypt_table(builder.write(), tmp_path / "t", kms, master_key_id="keyA")
+    assert ids(table.scan()) == [1, 3]
+
+
+def test_columns_that_no_one_reads_are_encrypted(kms: SampleKms, tmp_path: Path) -> None:
+    columns = struct(*IDS["fields"], field(2, "v", struct(field(3, "x", "variant"))))
+    builder = Builder(tmp_path / "source", columns, encrypted=False)
+    rows = builder.parquet("a.parquet", pa.table({"id": [1, 2]}, arrow_schema(IDS)))
+    builder.snapshot([builder.manifest([rows])])
+    table = encrypt_table(builder.write(), tmp_path / "t", kms, master_key_id="keyA")
+    assert ids(table.scan(columns=["id"])) == [1, 2]
+    assert table.metadata.document["schemas"] == builder.document["schemas"]
 
 
 def test_row_ids_of_an_upgraded_table_stay_in_all_snapshots(
