@@ -20,6 +20,7 @@ from modcrypt.iceberg.format.avro_rows import plan_columns
 from modcrypt.iceberg.format.encrypted_files import decryption_properties
 from modcrypt.iceberg.format.manifest_rows.file_entries import FileEntry
 from modcrypt.iceberg.read.pyarrow_decryption import (
+    INT96,
     HeldSource,
     Readable,
     StoredFile,
@@ -92,7 +93,7 @@ def _open_cells(
     opening = FileDecryptionProperties(require_encrypted=False)
     opening = opening if keys is None else decryption_properties(keys)
     stored = cast("IO[bytes]", StoredFile(source))
-    with ParquetFile(stored, opening, subjects=subjects) as file:
+    with ParquetFile(stored, opening, subjects=subjects, **INT96) as file:
         yield CellDataFile(file)
 
 

@@ -13,7 +13,7 @@ import atexit
 import time
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +35,9 @@ from modcrypt.runtime.tracebacks import hide_frames
 
 SMALL = 1 << 20  # maximum size in bytes of a file that is read at once instead of in parts
 
+INT96: Final[dict[str, Any]] = {"coerce_int96_timestamp_unit": "us"}
+"""Option for old times: nanoseconds, PyArrow's default, wrap around in 1677 and 2262."""
+
 MAX_WAIT = 1.0
 """Maximum waiting time at exit, in seconds: objects that the script itself left open stay alive."""
 
@@ -54,14 +57,16 @@ class Readable:
         self.file.seek(0)
         # Object stores: request all column chunks at once. Local disks: one by one is faster.
         ahead = isinstance(self.file, StoredFile) and self.file.is_remote
-        return pq.ParquetFile(self.file, decryption_properties=self.properties, pre_buffer=ahead)
+        return pq.ParquetFile(
+            self.file, decryption_properties=self.properties, pre_buffer=ahead, **INT96
+        )
 
     def groups(self, filters: pc.Expression, schema: pa.Schema) -> set[int]:
         """Return the row groups whose statistics do not exclude a filter."""
         self.file.seek(0)
         options = {} if self.properties is None else {"decryption_properties": self.properties}
         file_format = ds.ParquetFileFormat(
-            default_fragment_scan_options=ds.ParquetFragmentScanOptions(**options)
+            default_fragment_scan_options=ds.ParquetFragmentScanOptions(**options), **INT96
         )
         fragment = file_format.make_fragment(self.file)
         return {part.row_groups[0].id for part in fragment.split_by_row_group(filters, schema)}

@@ -36,6 +36,7 @@ from modcrypt.kms.key_tools import KeyTools
 from tests.support.cases import each_case
 from tests.support.iceberg.builder import Builder, arrow, field, optional, struct
 from tests.support.iceberg.built_tables import arrow_schema, ids, open_built, position_deletes, spec
+from tests.support.iceberg.java_judge import Judge, plain_rows
 from tests.support.iceberg.sample_kms import SampleKms
 
 Rows = list[dict[str, Any]]
@@ -955,6 +956,22 @@ def test_tables_in_plaintext_are_read_when_they_may_be(tmp_path: Path, version: 
     assert ids(open_built(builder, require_encrypted=False).scan()) == expected
     with pytest.raises(ModcryptError, match="not encrypted"):
         open_built(builder)
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_times_of_int96_have_any_year(tmp_path: Path, java: Judge, encrypted: bool) -> None:
+    """Hive and Spark wrote times so, also those beyond the years of nanoseconds."""
+    moments = struct(field(1, "id", "long"), field(2, "at", "timestamptz"))
+    times = [datetime.datetime(year, 12, 31, 23, 59, tzinfo=datetime.UTC) for year in (1, 9999)]
+    rows = pa.table([[1, 2], times], schema=arrow_schema(moments))
+    builder = Builder(tmp_path, moments, encrypted=encrypted)
+    builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows, int96=True)])])
+    table = open_built(builder, require_encrypted=encrypted)
+    assert table.scan().to_arrow()["at"].to_pylist() == times
+    assert ids(table.scan(filters="at > '9999-01-01T00:00:00+00:00'")) == [2]
+    assert java.read(builder.write(), {builder.location: builder.folder}) == plain_rows(
+        table.scan().to_arrow()
+    )
 
 
 @pytest.mark.parametrize("kind", ["variant", "geometry", "geography(OGC:CRS84)"])

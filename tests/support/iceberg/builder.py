@@ -248,11 +248,15 @@ class Builder:
         return {"path": f"{self.location}/{name}", "length": len(data), "key": metadata}
 
     def parquet(
-        self, name: str, rows: pa.Table, *, row_group: int | None = None, **file: Any
-    ) -> dict[str, Any]:
+        self, name: str, rows: pa.Table, *, row_group: int | None = None, int96: bool = False,
+        **file: Any,
+    ) -> dict[str, Any]:  # fmt: skip
         """Write a Parquet file; return its `data_file`."""
         plain = io.BytesIO()
-        pq.write_table(rows, plain, row_group_size=row_group, store_schema=False)
+        pq.write_table(
+            rows, plain, row_group_size=row_group, store_schema=False,
+            use_deprecated_int96_timestamps=int96,
+        )  # fmt: skip
         metadata, data = None, plain.getvalue()
         if self.encrypted:
             key, prefix = os.urandom(16), os.urandom(16)
