@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping
@@ -254,15 +255,17 @@ class Projection:
         stored = source.type
         if not _can_become(_storage_type(stored), _storage_type(shown)):
             raise self._type_mismatch(source)
-        # Truncate to microseconds, as pyiceberg and Java do (INT96).
-        finer = pa.types.is_timestamp(stored) and stored.unit == "ns"
+        kinds: tuple[Any, ...] = stored, shown
+        finer = all(map(pa.types.is_timestamp, kinds)) and [k.unit for k in kinds] == ["ns", "us"]
 
         def convert_values(array: pa.Array) -> pa.Array:
             if isinstance(array, pa.ExtensionArray):
                 array = array.storage
             if isinstance(shown, pa.BaseExtensionType):
                 return pa.ExtensionArray.from_storage(shown, array.cast(shown.storage_type))
-            return array.cast(shown, safe=not finer)
+            if finer:  # a cast would round times before 1970 up, into another partition
+                array = pc.floor_temporal(array, unit="microsecond")
+            return array.cast(shown)
 
         return convert_values
 

@@ -974,6 +974,21 @@ def test_times_of_int96_have_any_year(tmp_path: Path, java: Judge, encrypted: bo
     )
 
 
+def test_nanoseconds_are_rounded_down(tmp_path: Path) -> None:
+    """A microsecond before 1970 stays before 1970, as its partition does."""
+    moments = struct(field(1, "id", "long"), field(2, "at", "timestamp"))
+    at = pa.array([-1, 1999], pa.timestamp("ns"))
+    rows = pa.table([[1, 2], at], names=["id", "at"]).cast(
+        arrow_schema(moments).set(1, arrow_schema(moments).field("at").with_type(at.type))
+    )
+    builder = Builder(tmp_path, moments)
+    builder.snapshot([builder.manifest([builder.parquet("a.parquet", rows, row_group=1)])])
+    scan = open_built(builder).scan
+    assert scan().to_arrow()["at"].cast(pa.int64()).to_pylist() == [-1, 1]
+    assert ids(scan(filters="at < '1970-01-01T00:00:00'")) == [1]
+    assert ids(scan(filters="at = '1970-01-01T00:00:00.000001'")) == [2]
+
+
 @pytest.mark.parametrize("kind", ["variant", "geometry", "geography(OGC:CRS84)"])
 def test_types_that_are_not_read_are_named(tmp_path: Path, kind: str) -> None:
     listed = {"type": "list", "element-id": 22, "element": kind}
