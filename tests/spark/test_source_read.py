@@ -35,6 +35,7 @@ from modcrypt.spark.source.reading import (
     find_files,
     parse_folder_values,
 )
+from tests.support.forging import change_footer
 from tests.support.recipients import identity
 from tests.support.signing import writer_key
 from tests.support.spark.lake import COLUMN, FOOTER, Lake
@@ -245,6 +246,28 @@ def test_times_that_spark_itself_wrote_as_int96_are_read_back(
     frame = load(spark, tmp_path / "f.parquet", lake.by_keys)
     assert frame.schema == spark.read.parquet(str(plain)).schema
     assert rows(frame) == rows(spark.read.parquet(str(plain)))
+
+
+def test_enumerations_are_text(spark: Any, lake: Lake, tmp_path: Path) -> None:
+    """Writers of Avro and protocol buffers have these; PyArrow reads them as binary."""
+
+    def enumerate_names(metadata: Any) -> None:
+        leaf = next(element for element in metadata.schema if element.name == b"name")
+        leaf.logicalType, leaf.converted_type = None, 4
+
+    plain, file = tmp_path / "plain.parquet", tmp_path / "f.parquet"
+    pq.write_table(flat_table(5), plain, store_schema=False)
+    mc.encrypt_parquet(plain, file, encryption())
+    file.write_bytes(change_footer(file.read_bytes(), FOOTER, enumerate_names))
+    keys = mc.FileDecryptionProperties(
+        footer_key=FOOTER, column_keys={"name": COLUMN, "address": COLUMN}
+    )
+    mc.decrypt_parquet(file, plain, keys, overwrite=True, exact=False)
+    assert pq.ParquetFile(plain).schema.column(1).logical_type.type == "ENUM"
+    ours, theirs = load(spark, file, lake.by_keys), spark.read.parquet(str(plain))
+    assert ours.schema == theirs.schema
+    assert rows(ours.where("name > 'name-1'")) == rows(theirs.where("name > 'name-1'"))
+    assert rows(ours) == rows(theirs)
 
 
 def test_folders_named_as_hive_names_them_are_columns(

@@ -74,17 +74,25 @@ def to_common_schema(own: pa.Schema, parquet: pq.ParquetSchema | None = None) ->
     """Return the Arrow schema that Spark uses for a file: all fields nullable, as in Spark.
 
     `own` is the schema as PyArrow reads it. By the Parquet schema, INT96 is Spark's timestamp with
-    a time zone, while PyArrow reads it as a timestamp without. Raise ValueError if Spark does not
-    support a type.
+    a time zone, while PyArrow reads it as a timestamp without, and an ENUM is text, not binary.
+    Raise ValueError if Spark does not support a type.
     """
     leaves = None
     if parquet is not None:
-        count = len(parquet)
-        leaves = iter([str(parquet.column(n).physical_type) for n in range(count)])
+        leaves = (_leaf_type(parquet.column(n)) for n in range(len(parquet)))
     return pa.schema([pa.field(f.name, _to_common_type(f.type, f.name, leaves)) for f in own])
 
 
-def _to_common_type(kind: pa.DataType, where: str, leaves: Iterator[str] | None) -> pa.DataType:
+def _leaf_type(column: pq.ColumnSchema) -> pa.DataType | None:
+    """Return the type for a column whose Parquet type says more than PyArrow's; None otherwise."""
+    if column.physical_type == "INT96":
+        return _MICROS_UTC
+    return pa.string() if column.logical_type.type == "ENUM" else None
+
+
+def _to_common_type(
+    kind: pa.DataType, where: str, leaves: Iterator[pa.DataType | None] | None
+) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
         return _to_common_type(kind.storage_type, where, leaves)
     if pt.is_dictionary(kind):
@@ -102,8 +110,8 @@ def _to_common_type(kind: pa.DataType, where: str, leaves: Iterator[str] | None)
         return pa.list_(
             pa.field("element", _to_common_type(kind.value_type, f"{where}.element", leaves))
         )
-    physical = None if leaves is None else next(leaves)
-    return _MICROS_UTC if physical == "INT96" else _to_common_leaf(kind, where)
+    known = None if leaves is None else next(leaves)
+    return _to_common_leaf(kind, where) if known is None else known
 
 
 def _to_common_leaf(kind: pa.DataType, where: str) -> pa.DataType:
