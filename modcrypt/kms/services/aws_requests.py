@@ -133,10 +133,7 @@ class KmsRegion:
                 "AWS_CA_BUNDLE to the file of its authority"
             )
         except _NO_CREDENTIALS as error:
-            failed = KeyAccessDeniedError(
-                f"no credentials for AWS ({type(error).__name__}): set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use a role"
-            )
+            failed = _make_login_error(error)
         except _NO_ANSWER as error:
             failed = KmsUnavailableError(
                 f"AWS KMS in {self.name} is unavailable: {type(error).__name__}"
@@ -145,6 +142,8 @@ class KmsRegion:
             failed = KeyRetrievalError(
                 f"the request to AWS KMS in {self.name} failed with {type(error).__name__}"
             )
+        except OSError as error:  # a token or program of the credentials, read at the first request
+            failed = _make_login_error(error)
         except (AttributeError, TypeError, ValueError, RecursionError):  # from botocore's parser
             failed = make_answer_error("JSON")
         raise failed
@@ -179,15 +178,36 @@ def _convert_error(error: Any, what: str) -> KeyRetrievalError:
     return KeyRetrievalError(answer)
 
 
+def _make_login_error(error: Exception) -> KeyAccessDeniedError:
+    return KeyAccessDeniedError(
+        f"no credentials for AWS ({type(error).__name__}): set AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use a role"
+    )
+
+
 def connect_to_region(region: str | None) -> Any:
-    """Return a client of boto3; raise ValueError if no region is named, or an invalid one."""
+    """Return a client of boto3.
+
+    Raise ValueError if no region is named, an invalid one, or boto3 refuses its settings, and
+    KeyAccessDeniedError if a place that these name has no credentials.
+    """
+    failed: Exception
     try:
         return boto3.session.Session().client("kms", region_name=region, config=_CONFIG)
     except aws_errors.InvalidRegionError:  # it might be a host, which would get credentials
-        raise ValueError("aws-kms: the region is not the name of one, as eu-central-1") from None
+        failed = ValueError("aws-kms: the region is not the name of one, as eu-central-1")
     except aws_errors.NoRegionError:
-        pass
-    raise ValueError("aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION")
+        failed = ValueError(
+            "aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION"
+        )
+    except _NO_CREDENTIALS as error:
+        failed = _make_login_error(error)
+    except (aws_errors.BotoCoreError, OSError, ValueError) as error:  # their texts may have secrets
+        failed = ValueError(
+            f"aws-kms: boto3 cannot use its settings ({type(error).__name__}); check AWS_PROFILE, "
+            "AWS_CONFIG_FILE with its credential_process, and AWS_ENDPOINT_URL_KMS"
+        )
+    raise failed
 
 
 def require_member(answer: dict[str, Any], name: str, kind: type) -> Any:

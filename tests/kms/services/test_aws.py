@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -652,6 +653,38 @@ def test_an_error_about_the_region_names_the_variable_that_boto3_reads(
         open_aws("aws-kms://")
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
     assert open_aws("aws-kms://").region == REGION
+
+
+@each_case(
+    ("config", "error"),
+    [
+        ("[default]\nrole_arn = x\nsource_profile = missing\n", ValueError),
+        ("[default]\ncredential_process = /Zq9/missing\n", ValueError),
+        ("[default]\ncredential_process = echo Zq9\n", ValueError),
+        ("[default]\ncredential_process = false\n", KeyAccessDeniedError),
+        ("no section\n", ValueError),
+        ("[default]\nrole_arn = x\nweb_identity_token_file = Zq9\n", KeyAccessDeniedError),
+    ],
+)
+@pytest.mark.usefixtures("bare_environment")
+def test_settings_that_boto3_cannot_use_are_named(
+    config: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(config)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(path))
+    with pytest.raises(error, match="AWS_PROFILE") as caught:
+        open_aws(ANY_REGION).wrap(KEY, ARN)
+    assert "Zq9" not in error_text(caught.value)
+
+
+@pytest.mark.usefixtures("bare_environment")
+def test_a_profile_that_does_not_exist_is_an_error_of_usage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "missing")
+    with pytest.raises(ValueError, match=r"ProfileNotFound.*AWS_PROFILE"):
+        open_aws(ANY_REGION)
 
 
 # --- aliases that are re-pointed -----------------------------------------------------------------
