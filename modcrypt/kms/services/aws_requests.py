@@ -18,7 +18,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms.pacing import parse_retry_after
+from modcrypt.kms.pacing import is_cut_short, parse_retry_after
 from modcrypt.kms.references import is_loopback
 from modcrypt.runtime.extras import missing_extra
 
@@ -127,11 +127,8 @@ class KmsRegion:
                 return ask(self._client)
         except aws_errors.ClientError as error:
             failed = _convert_error(error, f"{kind} {key_id}: AWS KMS in {self.name}")
-        except aws_errors.SSLError:
-            failed = KeyRetrievalError(
-                f"the TLS certificate of AWS KMS in {self.name} is not trusted here; set "
-                "AWS_CA_BUNDLE to the file of its authority"
-            )
+        except aws_errors.SSLError as error:
+            failed = self._convert_tls_error(error)
         except _NO_CREDENTIALS as error:
             failed = _make_login_error(error)
         except _NO_ANSWER as error:
@@ -147,6 +144,14 @@ class KmsRegion:
         except (AttributeError, TypeError, ValueError, RecursionError):  # from botocore's parser
             failed = make_answer_error("JSON")
         raise failed
+
+    def _convert_tls_error(self, error: Exception) -> KeyRetrievalError:
+        if is_cut_short(error):
+            return KmsUnavailableError(f"AWS KMS in {self.name} ended the TLS handshake")
+        return KeyRetrievalError(
+            f"the TLS handshake with AWS KMS in {self.name} failed; if its certificate is not "
+            "trusted here, set AWS_CA_BUNDLE to the file of its authority"
+        )
 
 
 def _convert_error(error: Any, what: str) -> KeyRetrievalError:

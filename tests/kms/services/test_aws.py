@@ -28,7 +28,7 @@ from modcrypt.errors import (
 from modcrypt.kms import calls as kms
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
-from tests.support.kms.json_server import json_server
+from tests.support.kms.json_server import hanging_up, json_server
 from tests.support.kms.key_servers import (
     AWS_KEY_ID,
     AWS_SECRET,
@@ -551,6 +551,17 @@ def test_a_service_that_is_not_there_is_unavailable(
             kms.wrap(client, KEY, ARN)
     assert len(waits) > 1
     assert not leaks(error_text(caught.value), KEY, AWS_SECRET.encode())
+
+
+@pytest.mark.usefixtures("moto")
+def test_a_connection_that_ends_in_the_handshake_of_tls_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    with hanging_up() as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", f"https://127.0.0.1:{port}")
+        with pytest.raises(KmsUnavailableError, match="ended the TLS handshake"):
+            kms.wrap(open_aws(ANY_REGION), KEY, ARN)
+    assert len(waits) > 1
 
 
 def test_missing_credentials_are_said(moto: MotoKms, monkeypatch: pytest.MonkeyPatch) -> None:
