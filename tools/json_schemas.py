@@ -282,7 +282,7 @@ ROWS = {
     "subjects.status": Row(
         "`subjects create`, `rotate` and `status`: the state of a vault.",
         more={"vault": str, **_count("generation", "subjects", "erased", "since_rotation",
-                                     "returned", "older", "missing"),
+                                     "returned", "older", "missing", "newer"),
               "requests": list[str], "complete": bool, "faults": list[str]},
     ),
     "trust": Row("`trust`: a declaration that is trusted, or with `--print` could be.",

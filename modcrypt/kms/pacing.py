@@ -233,6 +233,19 @@ def pacer_of(client: object) -> Pacer:
         return found
 
 
+def is_cut_short(error: Exception) -> bool:
+    """Return whether a connection ended within the handshake of TLS, by the text of OpenSSL.
+
+    A load balancer ends it so while it has no server, so the service is unavailable for a moment.
+    """
+    return "EOF occurred in violation of protocol" in str(error)
+
+
+def is_untrusted(error: Exception) -> bool:
+    """Return whether a certificate of TLS is not trusted, by the text of OpenSSL."""
+    return any(reason in str(error) for reason in ("CERTIFICATE_VERIFY_FAILED", "doesn't match"))
+
+
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds for which an answer asks to wait; None if it has no valid header.
 

@@ -119,6 +119,8 @@ def _print_status(status: Mapping[str, Any], as_json: bool, options: Mapping[str
         "returned": "{returned:,} erased ones have rows: run subjects erase for {requests}",
         "missing": "{missing:,} erasures are missing from the database: it was altered, or is from "
         "before them; restore a backup from after the last erasure",
+        "newer": "{newer:,} keys or erasures are newer than the key file: restore the latest one, "
+        "or run subjects rotate if this is the latest",
         "faults": "the record of evidence has faults: {faults}",
     }
     text = (

@@ -249,8 +249,8 @@ class SubjectVault:
             found[reference] = request, time
         return found
 
-    def _count_missing(self) -> int:
-        """Return the number of erasures that the key file counts, and the database does not prove.
+    def _count_erasures(self) -> int:
+        """Return the number of subjects whose erasure the key file names or the database proves.
 
         Raise KeyMaterialError for a wrong proof.
         """
@@ -258,7 +258,7 @@ class SubjectVault:
         while rows := self._database.page(_ERASED, after):
             known |= self._check_proofs(rows).keys()
             after = rows[-1][0]
-        return max(0, self._keys.erasures - len(known))
+        return len(known)
 
     def erase(self, references: Sequence[bytes], request: str) -> dict[str, int]:
         """Remove the keys of subjects for good, and complete an interrupted erasure of the request.
@@ -329,14 +329,16 @@ class SubjectVault:
         with self._changing() as keys:
             self._remove([*keys.erased])
             if keys.newest == number:  # otherwise, a later rotation ends this one, too
-                if self._count_older():
+                if self._count_keys("<>"):
                     raise FormatError(
                         "the database was restored or altered meanwhile; run the rotation again, "
                         "and restore a backup if it fails again"
                     )
                 # Keys of those erased since may be in copies of the database, under the new KEK.
                 erased = {each: name for each, name in keys.erased.items() if each not in before}
-                self._publish(keks={number: keys.keks[number]}, erased=erased)
+                # A key file from before some erasures does not count them.
+                erasures = max(keys.erasures, self._count_erasures())
+                self._publish(keks={number: keys.keks[number]}, erased=erased, erasures=erasures)
         return self.status()
 
     @hide_frames
@@ -355,8 +357,9 @@ class SubjectVault:
     def _count(self, rows: str) -> int:
         return int(self._database.query(f"SELECT count(*) FROM {rows}")[0][0])  # noqa: S608
 
-    def _count_older(self) -> int:
-        return self._count(f"subject_key WHERE generation <> {self._keys.newest}")
+    def _count_keys(self, comparison: str) -> int:
+        """Return the number of keys whose generation is "<", ">" or "<>" the newest one."""
+        return self._count(f"subject_key WHERE generation {comparison} {self._keys.newest}")
 
     def status(self) -> dict[str, Any]:
         """Return the id of the vault, its newest generation, and numbers of subjects.
@@ -364,22 +367,30 @@ class SubjectVault:
         They are "subjects" with a key; those that are "erased", and "since_rotation" those whose
         keys are in copies of database and key file from before; "returned" ones that are erased,
         but have a row, because an erasure was interrupted or a backup restored, with the "requests"
-        to complete; those under an "older" KEK, because a rotation was interrupted; and those that
-        were erased before the last rotation, but whose proofs are "missing" from the database. It
-        is "complete" without the last three. Rows with keys are counted, not authenticated: one
-        that was removed is an error when values are read.
+        to complete; those under an "older" KEK, because a rotation was interrupted; those that
+        were erased before the last rotation, but whose proofs are "missing" from the database; and
+        those that are under a "newer" KEK than the key file has, or that were erased after it was
+        written. It is "complete" without the last four. Rows with keys are counted, not
+        authenticated: one that was removed is an error when values are read.
         """
-        self._read_keys()
-        keys = self._keys
-        returned, older = self._list_present(keys.erased), self._count_older()
-        missing = self._count_missing()
+        while True:
+            self._read_keys()
+            keys, status = self._keys, self._count_states()
+            if is_current(self._place, keys):  # not the old one of a database that others changed
+                return status
+
+    def _count_states(self) -> dict[str, Any]:
+        keys, uncounted = self._keys, self._count_erasures() - self._keys.erasures
+        returned, older = self._list_present(keys.erased), self._count_keys("<")
+        missing, newer = max(0, -uncounted), max(0, uncounted) + self._count_keys(">")
         return {
             "vault": keys.vault.hex(), "generation": keys.newest,
             "subjects": self._count("subject_key") - len(returned),
             "erased": self._count("erased_subject"), "since_rotation": len(keys.erased),
             "returned": len(returned),
             "requests": sorted({keys.erased[each] for each in returned}), "older": older,
-            "missing": missing, "complete": not (returned or older or missing),
+            "missing": missing, "newer": newer,
+            "complete": not (returned or older or missing or newer),
         }  # fmt: skip
 
     def list_known(self, subjects: Sequence[bytes]) -> set[bytes]:

@@ -466,6 +466,49 @@ def test_a_proof_that_was_removed_is_missed(vault: SubjectVault, tools: KeyTools
         vault.status()
 
 
+def test_a_key_file_from_before_an_erasure_is_reported(
+    vault: SubjectVault, tools: KeyTools
+) -> None:
+    """It would bring the subject back with an older database, until a rotation counts it again."""
+    keys_of(vault, ALICE, BOB, create=True)
+    shutil.copy("subjects.db", "backup.db")
+    shutil.copy("subjects.db.keks", "backup.keks")
+    vault.erase(vault.references([ALICE]), "GDPR-17")
+    shutil.copy("backup.keks", "subjects.db.keks")
+    status = vault.status()
+    assert (status["newer"], status["missing"], status["complete"]) == (1, 0, False)
+    assert vault.rotate()["complete"]
+    assert vault.erase(vault.references([BOB]), "GDPR-18")["erased"] == 1
+    assert reopen(tools).status()["complete"]
+
+
+def test_a_key_file_from_before_a_rotation_is_reported(
+    vault: SubjectVault, tools: KeyTools
+) -> None:
+    keys_of(vault, ALICE, BOB, create=True)
+    shutil.copy("subjects.db.keks", "backup.keks")
+    vault.rotate()
+    shutil.copy("backup.keks", "subjects.db.keks")
+    status = reopen(tools).status()
+    assert (status["newer"], status["older"], status["complete"]) == (2, 0, False)
+
+
+def test_an_erasure_while_subjects_are_counted_is_no_fault(
+    vault: SubjectVault, tools: KeyTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys_of(vault, ALICE, BOB, create=True)
+    other, requests = reopen(tools), ["GDPR-18"]
+    count = SubjectVault._count_erasures
+
+    def erase_meanwhile(self: SubjectVault) -> int:
+        if self is vault and requests:
+            other.erase(other.references([ALICE]), requests.pop())
+        return count(self)
+
+    monkeypatch.setattr(SubjectVault, "_count_erasures", erase_meanwhile)
+    assert vault.status()["complete"]
+
+
 def test_a_key_that_was_removed_is_not_an_erasure(vault: SubjectVault, tools: KeyTools) -> None:
     rows = pa.table({"id": ["alice", "4711"], "name": ["Alice", "Bob"]})
     known = Subjects(vault=vault, key="id", columns=["name"])

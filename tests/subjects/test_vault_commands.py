@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -121,6 +122,13 @@ def test_an_interrupted_erasure_is_reported_and_completed(
     assert " returned {GDPR}" in subjects("prove", "alice", code=1).stdout
     assert subjects("erase", "--request", "{GDPR}", "--yes").stdout.startswith("1 erased")
     assert subjects("status").returncode == 0
+
+
+def test_a_key_file_that_is_older_than_the_database_is_reported(filled: SubjectVault) -> None:
+    shutil.copy("subjects.db.keks", "backup.keks")
+    filled.erase(filled.references([b"alice"]), "GDPR-17")
+    shutil.copy("backup.keks", "subjects.db.keks")
+    assert "1 keys or erasures are newer than the key file" in subjects("status", code=1).stdout
 
 
 def test_a_rotation_needs_confirmation(filled: SubjectVault, tools: KeyTools) -> None:

@@ -18,7 +18,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms.pacing import parse_retry_after
+from modcrypt.kms.pacing import is_cut_short, parse_retry_after
 from modcrypt.kms.references import is_loopback
 from modcrypt.runtime.extras import missing_extra
 
@@ -127,16 +127,10 @@ class KmsRegion:
                 return ask(self._client)
         except aws_errors.ClientError as error:
             failed = _convert_error(error, f"{kind} {key_id}: AWS KMS in {self.name}")
-        except aws_errors.SSLError:
-            failed = KeyRetrievalError(
-                f"the TLS certificate of AWS KMS in {self.name} is not trusted here; set "
-                "AWS_CA_BUNDLE to the file of its authority"
-            )
+        except aws_errors.SSLError as error:
+            failed = self._convert_tls_error(error)
         except _NO_CREDENTIALS as error:
-            failed = KeyAccessDeniedError(
-                f"no credentials for AWS ({type(error).__name__}): set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use a role"
-            )
+            failed = _make_login_error(error)
         except _NO_ANSWER as error:
             failed = KmsUnavailableError(
                 f"AWS KMS in {self.name} is unavailable: {type(error).__name__}"
@@ -145,9 +139,19 @@ class KmsRegion:
             failed = KeyRetrievalError(
                 f"the request to AWS KMS in {self.name} failed with {type(error).__name__}"
             )
+        except OSError as error:  # a token or program of the credentials, read at the first request
+            failed = _make_login_error(error)
         except (AttributeError, TypeError, ValueError, RecursionError):  # from botocore's parser
             failed = make_answer_error("JSON")
         raise failed
+
+    def _convert_tls_error(self, error: Exception) -> KeyRetrievalError:
+        if is_cut_short(error):
+            return KmsUnavailableError(f"AWS KMS in {self.name} ended the TLS handshake")
+        return KeyRetrievalError(
+            f"the TLS handshake with AWS KMS in {self.name} failed; if its certificate is not "
+            "trusted here, set AWS_CA_BUNDLE to the file of its authority"
+        )
 
 
 def _convert_error(error: Any, what: str) -> KeyRetrievalError:
@@ -179,15 +183,36 @@ def _convert_error(error: Any, what: str) -> KeyRetrievalError:
     return KeyRetrievalError(answer)
 
 
+def _make_login_error(error: Exception) -> KeyAccessDeniedError:
+    return KeyAccessDeniedError(
+        f"no credentials for AWS ({type(error).__name__}): set AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or use a role"
+    )
+
+
 def connect_to_region(region: str | None) -> Any:
-    """Return a client of boto3; raise ValueError if no region is named, or an invalid one."""
+    """Return a client of boto3.
+
+    Raise ValueError if no region is named, an invalid one, or boto3 refuses its settings, and
+    KeyAccessDeniedError if a place that these name has no credentials.
+    """
+    failed: Exception
     try:
         return boto3.session.Session().client("kms", region_name=region, config=_CONFIG)
     except aws_errors.InvalidRegionError:  # it might be a host, which would get credentials
-        raise ValueError("aws-kms: the region is not the name of one, as eu-central-1") from None
+        failed = ValueError("aws-kms: the region is not the name of one, as eu-central-1")
     except aws_errors.NoRegionError:
-        pass
-    raise ValueError("aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION")
+        failed = ValueError(
+            "aws-kms: no region; add ?region=REGION to the URI or set AWS_DEFAULT_REGION"
+        )
+    except _NO_CREDENTIALS as error:
+        failed = _make_login_error(error)
+    except (aws_errors.BotoCoreError, OSError, ValueError) as error:  # their texts may have secrets
+        failed = ValueError(
+            f"aws-kms: boto3 cannot use its settings ({type(error).__name__}); check AWS_PROFILE, "
+            "AWS_CONFIG_FILE with its credential_process, and AWS_ENDPOINT_URL_KMS"
+        )
+    raise failed
 
 
 def require_member(answer: dict[str, Any], name: str, kind: type) -> Any:

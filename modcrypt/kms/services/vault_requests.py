@@ -18,7 +18,7 @@ from modcrypt.errors import (
     KeyRetrievalError,
     KmsUnavailableError,
 )
-from modcrypt.kms.pacing import parse_retry_after
+from modcrypt.kms.pacing import is_cut_short, is_untrusted, parse_retry_after
 from modcrypt.kms.services.vault_location import Engine
 from modcrypt.pkmt1.material import MAX_WRAPPED
 from modcrypt.runtime.extras import missing_extra
@@ -113,7 +113,7 @@ class TransitRequests:
         except RecursionError:  # deeply nested JSON
             failed = self.make_answer_error()
         except requests.exceptions.SSLError as error:
-            failed = self._convert_tls_error(str(error))
+            failed = self._convert_tls_error(error)
         except (requests.ConnectionError, requests.Timeout, _CutShort) as error:
             failed = KmsUnavailableError(
                 f"Vault at {self._engine} is unavailable: {type(error).__name__}"
@@ -122,6 +122,11 @@ class TransitRequests:
             failed = KeyRetrievalError(
                 f"the request to {self._engine} failed with {type(error).__name__}"
             )
+        except OSError:
+            failed = KeyRetrievalError(
+                f"the certificates to trust for {self._engine} cannot be read: check VAULT_CACERT, "
+                "BAO_CACERT, VAULT_CAPATH and REQUESTS_CA_BUNDLE"
+            )
         except ValueError:  # from `http.client`: a chunk of negative size
             failed = self.make_answer_error()
         finally:
@@ -129,14 +134,16 @@ class TransitRequests:
                 adapter.token = ""  # read again before each request
         raise failed  # outside the handler: the original error contains request, token and key
 
-    def _convert_tls_error(self, text: str) -> KeyRetrievalError:
+    def _convert_tls_error(self, error: Exception) -> KeyRetrievalError:
         """Return the error for a failed handshake; OpenSSL names its reason in upper case."""
-        if any(reason in text for reason in _NO_TLS):
+        if is_cut_short(error):
+            return KmsUnavailableError(f"Vault at {self._engine} ended the TLS handshake")
+        if any(reason in str(error) for reason in _NO_TLS):
             return KeyRetrievalError(
                 f"the server at {self._engine} does not speak TLS: check the port; for a Vault "
                 "without TLS on the loopback interface, add ?tls=off to the URI"
             )
-        if "CERTIFICATE_VERIFY_FAILED" in text or "doesn't match" in text:
+        if is_untrusted(error):
             return KeyRetrievalError(
                 f"the TLS certificate of Vault at {self._engine} is not trusted here; set "
                 "VAULT_CACERT to the file of its authority"

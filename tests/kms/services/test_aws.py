@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,7 @@ from modcrypt.errors import (
 from modcrypt.kms import calls as kms
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
-from tests.support.kms.json_server import json_server
+from tests.support.kms.json_server import hanging_up, json_server
 from tests.support.kms.key_servers import (
     AWS_KEY_ID,
     AWS_SECRET,
@@ -552,6 +553,17 @@ def test_a_service_that_is_not_there_is_unavailable(
     assert not leaks(error_text(caught.value), KEY, AWS_SECRET.encode())
 
 
+@pytest.mark.usefixtures("moto")
+def test_a_connection_that_ends_in_the_handshake_of_tls_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
+    with hanging_up() as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_KMS", f"https://127.0.0.1:{port}")
+        with pytest.raises(KmsUnavailableError, match="ended the TLS handshake"):
+            kms.wrap(open_aws(ANY_REGION), KEY, ARN)
+    assert len(waits) > 1
+
+
 def test_missing_credentials_are_said(moto: MotoKms, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -652,6 +664,38 @@ def test_an_error_about_the_region_names_the_variable_that_boto3_reads(
         open_aws("aws-kms://")
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
     assert open_aws("aws-kms://").region == REGION
+
+
+@each_case(
+    ("config", "error"),
+    [
+        ("[default]\nrole_arn = x\nsource_profile = missing\n", ValueError),
+        ("[default]\ncredential_process = /Zq9/missing\n", ValueError),
+        ("[default]\ncredential_process = echo Zq9\n", ValueError),
+        ("[default]\ncredential_process = false\n", KeyAccessDeniedError),
+        ("no section\n", ValueError),
+        ("[default]\nrole_arn = x\nweb_identity_token_file = Zq9\n", KeyAccessDeniedError),
+    ],
+)
+@pytest.mark.usefixtures("bare_environment")
+def test_settings_that_boto3_cannot_use_are_named(
+    config: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(config)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(path))
+    with pytest.raises(error, match="AWS_PROFILE") as caught:
+        open_aws(ANY_REGION).wrap(KEY, ARN)
+    assert "Zq9" not in error_text(caught.value)
+
+
+@pytest.mark.usefixtures("bare_environment")
+def test_a_profile_that_does_not_exist_is_an_error_of_usage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "missing")
+    with pytest.raises(ValueError, match=r"ProfileNotFound.*AWS_PROFILE"):
+        open_aws(ANY_REGION)
 
 
 # --- aliases that are re-pointed -----------------------------------------------------------------

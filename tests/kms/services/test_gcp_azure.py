@@ -68,6 +68,8 @@ KEY = bytes(range(0xA0, 0xB0))
 SPELLINGS = (KEY.hex(), repr(KEY)[2:-1], base64.b64encode(KEY).decode(),
              base64.urlsafe_b64encode(KEY).decode().rstrip("="))  # fmt: skip
 
+UNTRUSTED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"  # the text of OpenSSL
+
 
 def assert_hidden(*shown: object) -> None:
     text = "".join(map(str, shown))
@@ -180,6 +182,15 @@ def test_each_status_of_the_google_stub_has_its_error(
     with pytest.raises(KeyMaterialError if status == "INVALID_ARGUMENT" else error):
         gcp.unwrap(wrapped, "a")
     assert len(google.calls) == 2  # Google's client retries nothing besides
+
+
+def test_a_certificate_that_the_google_client_does_not_trust_is_no_outage(
+    gcp: GcpKms, google: GoogleStub
+) -> None:
+    google.refuse = (grpc.StatusCode.UNAVAILABLE, UNTRUSTED)
+    with pytest.raises(KeyRetrievalError, match="SSL_ROOTS_FILE") as caught:
+        gcp.wrap(KEY, "a")
+    assert type(caught.value) is KeyRetrievalError
 
 
 def test_the_text_of_a_google_stub_that_repeats_the_key_is_not_chained(
@@ -590,6 +601,19 @@ def test_a_vault_that_can_not_be_reached_is_unavailable(
     monkeypatch.setattr(VaultStub, "send", unreachable)
     with pytest.raises(KmsUnavailableError, match="is unavailable: ServiceRe"):
         azure.wrap(KEY, "a")
+
+
+@each_case("error", [requests.exceptions.SSLError(UNTRUSTED), OSError("no such bundle")])
+def test_a_certificate_that_is_not_trusted_is_no_outage(
+    azure: AzureKms, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(VaultStub, "send", fail)
+    with pytest.raises(KeyRetrievalError, match="REQUESTS_CA_BUNDLE") as caught:
+        azure.wrap(KEY, "a")
+    assert type(caught.value) is KeyRetrievalError
 
 
 @each_case(

@@ -34,7 +34,7 @@ from modcrypt.kms.client import MasterKey
 from modcrypt.kms.references import open_kms
 from tests.support.cases import each_case
 from tests.support.cli.program import run
-from tests.support.kms.json_server import json_server
+from tests.support.kms.json_server import hanging_up, json_server
 from tests.support.kms.key_servers import Bao, bao_server, error_text, leaks
 
 pytest.importorskip("hvac")
@@ -841,6 +841,25 @@ def test_an_unknown_certificate_is_refused_at_once(engine: Engine, waits: list[f
         kms.wrap(client, KEY, name)
     assert (waits, requests) == ([], [])
     assert not leaks(error_text(caught.value), KEY, bao.root_token.encode())
+
+
+@pytest.mark.usefixtures("bare_environment")
+def test_a_connection_that_ends_in_the_handshake_of_tls_is_tried_again(waits: list[float]) -> None:
+    with hanging_up() as port:
+        client = open_vault(f"hcvault://127.0.0.1:{port}/transit", token="Zq9-token")
+        with pytest.raises(KmsUnavailableError, match="ended the TLS handshake"):
+            kms.wrap(client, KEY, "footer")
+    assert len(waits) > 1
+
+
+@pytest.mark.usefixtures("bare_environment")
+def test_certificates_that_cannot_be_read_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("VAULT_CACERT", str(tmp_path / "missing"))
+    client = open_vault("hcvault://127.0.0.1:1/transit", token="Zq9-token")
+    with pytest.raises(KeyRetrievalError, match="cannot be read: check VAULT_CACERT"):
+        kms.wrap(client, KEY, "footer")
 
 
 # --- secrets -------------------------------------------------------------------------------------

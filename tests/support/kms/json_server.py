@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socketserver
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -113,3 +114,18 @@ def answer_as_google(stub: Any, request: JsonRequest) -> Answer:
     except _RefusalError as refusal:
         code, text = refusal.args
         return _STATUS[code], {"error": {"code": 400, "message": text, "status": code}}
+
+
+@contextlib.contextmanager
+def hanging_up() -> Iterator[int]:
+    """Run a server that ends each connection at once; return its port."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        pass
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
