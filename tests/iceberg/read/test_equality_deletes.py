@@ -271,10 +271,9 @@ def test_deletes_that_cannot_be_read(
 
 def test_keys_beyond_the_limit(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all deletes of a scan together."""
-    delete = {"content": 2}
     files = [
-        builder.parquet("d1.parquet", orders(2), equality_ids=[1], **delete),
-        builder.parquet("d2.parquet", orders(3, 4), equality_ids=[2], **delete),
+        builder.parquet("d1.parquet", orders(2), equality_ids=[1], content=2),
+        builder.parquet("d2.parquet", orders(3, 4), equality_ids=[2], content=2),
     ]
     add_deletes(builder, *files)
     assert scan_ids(builder) == [1, 5]
