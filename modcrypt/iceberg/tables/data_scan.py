@@ -84,9 +84,12 @@ def select_rows(
         as_of = snapshot_at(table, as_of).id
     which = _only("snapshot, snapshot_id and as_of", snapshot, snapshot_id, as_of)
     names = _only("columns and selected_fields", columns, fields)
+    names = None if names is None else tuple(names)
+    if kinds := [type(name).__name__ for name in names or () if not isinstance(name, str)]:
+        raise ValueError(f"columns must be names, not of type {kinds[0]}")
     expression = parse_filter(_only("filters and row_filter", filters, row_filter))
     return Selection(
-        snapshot=which, columns=None if names is None else tuple(names), row_filter=expression,
+        snapshot=which, columns=names, row_filter=expression,
         limit=limit, case_sensitive=case_sensitive,
     )  # fmt: skip
 

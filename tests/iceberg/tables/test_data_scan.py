@@ -100,6 +100,7 @@ def test_time_travel(lake: IcebergTable) -> None:
         ({"columns": ["id"], "selected_fields": ("id",)}, "only one of columns"),
         ({"snapshot": "main", "snapshot_id": 1}, "only one of snapshot"),
         ({"selected_fields": "id"}, "list of names"),
+        ({"columns": ["id", 1]}, "must be names, not of type int"),
         ({"limit": -1}, "limit must be"),
         ({"limit": True}, "limit must be"),
         ({"as_of": datetime.datetime(2026, 11, 28)}, "time zone"),
