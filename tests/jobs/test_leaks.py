@@ -123,6 +123,7 @@ CASES: dict[str, tuple[str, str, Callable[[Path], object]]] = {
     "renamed copy": ("notes.txt", "plaintext-parquet", write_parquet),
     "temporary": ("_temporary/0/x", "plaintext-parquet", write_parquet),
     "cut off": ("x.parquet", "plaintext-parquet", lambda p: write(p, b"PAR1" + bytes(90))),
+    "cut off, encrypted": ("x.parquet", "unread", lambda p: write(p, b"PARE" + bytes(90))),
     "orc": ("x.orc", "plaintext-data", write_orc),
     "csv": ("x.csv", "plaintext-data", lambda p: write(p, "ssn,id\n111-SECRET,1\n")),
     "csv without names": ("x.csv", "plaintext-data", lambda p: write(p, "111-SECRET,1\n")),

@@ -32,6 +32,12 @@ def test_results_are_short_and_say_what_matters(tmp_path: Path) -> None:
         assert re.sub(r"</?(table|caption|tr|th|td)>", "", page).count("<") == 0
 
 
+def test_a_set_counts_the_findings_of_its_files(tmp_path: Path) -> None:
+    path = tmp_path / "empty.parquet"
+    path.touch()
+    assert "result: 1 fault, 0 warnings" in repr(mc.verify_dataset([path], DECRYPTION))
+
+
 def test_names_of_hostile_files_are_escaped(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 200 + "\x1b[31m")
     mc.write_table(pa.table({"a": [1]}), path, ENCRYPTION)

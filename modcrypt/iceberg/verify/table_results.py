@@ -92,7 +92,7 @@ class TableVerification(VerificationResult):
         kinds = [file.kind for file in self.files]
         manifests = sum("manifest" in kind for kind in kinds) - kinds.count("manifest list")
         return [
-            *self._result_facts(complete=self.complete),
+            *self._result_facts(self.findings, complete=self.complete),
             ("Snapshots", f"{len(self.snapshots):,}" + ("" if self.all_snapshots else ", not all")),
             ("Manifest lists", f"{kinds.count('manifest list'):,}"),
             ("Manifests", f"{manifests:,}"),

@@ -14,7 +14,7 @@ from typing import Any
 from modcrypt.errors import FormatError, ModcryptError
 from modcrypt.io.sources import Source
 from modcrypt.jobs.leaks.exposure import SUMMARIES, Contents, Exposure, columns_of_folders, expose
-from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, read_tail
+from modcrypt.parquet.format.framing import MAGIC_ENCRYPTED, MAGIC_SIZE, read_tail
 from modcrypt.parquet.format.idl import decode
 from modcrypt.parquet.format.schema import leaf_paths
 
@@ -244,6 +244,8 @@ def describe_parquet(source: Source, path: str, name: str) -> Contents:
         leaves = leaf_paths(metadata.schema)
         return _describe(metadata, leaves, path, name)
     except ModcryptError:
+        if source.read_at(0, min(source.size, MAGIC_SIZE)) == MAGIC_ENCRYPTED:
+            raise  # an encrypted file that is damaged or cut off: "unread", not plaintext
         what = "Parquet pages in plaintext, of a file without a readable footer"
         return expose("plaintext-parquet", path, what, anything=True)
 

@@ -33,12 +33,14 @@ class VerificationResult(FactSheet, JsonFields):
         """
         raise_first(self.findings)
 
-    def _result_facts(self, *, complete: bool) -> list[tuple[str, str]]:
-        faults = sum(finding.severity == "fault" for finding in self.findings)
-        warnings = len(self.findings) - faults
+    def _result_facts(
+        self, findings: Sequence[Finding], *, complete: bool
+    ) -> list[tuple[str, str]]:
+        faults = sum(finding.severity == "fault" for finding in findings)
+        warnings = len(findings) - faults
         counts = f"{format_count(faults, 'fault')}, {format_count(warnings, 'warning')}"
         return [
-            ("Result", counts if self.findings else "no findings"),
+            ("Result", counts if findings else "no findings"),
             ("Everything authenticated", "yes" if complete else "no"),
         ]
 
@@ -115,7 +117,7 @@ class Verification(VerificationResult):
         """Return labels and values for people: properties of the file, and the result."""
         rows = "unknown" if self.num_rows is None else f"{self.num_rows:,}"
         return [
-            *self._result_facts(complete=self.complete),
+            *self._result_facts(self.findings, complete=self.complete),
             ("Encrypted", "yes" if self.encrypted else "no"),
             ("Footer", self.footer_mode),
             ("Algorithm", self.algorithm or "none"),
@@ -165,8 +167,9 @@ class DatasetVerification(VerificationResult):
         """Return labels and values for people: the result, and the counts of the set."""
         rows = "unknown" if self.num_rows is None else f"{self.num_rows:,}"
         faulty = sum(not file.ok for file in self.files)
+        findings = [*self.findings, *(found for file in self.files for found in file.findings)]
         return [
-            *self._result_facts(complete=self.complete),
+            *self._result_facts(findings, complete=self.complete),
             ("Files", f"{len(self.files):,}, {faulty:,} with faults"),
             ("Rows", rows),
         ]
