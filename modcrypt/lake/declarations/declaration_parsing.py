@@ -338,6 +338,9 @@ class _DatasetParsing(Members):
         """Report what `Policy` says about the members, with placeholders replaced."""
         if "footer_key" not in members:
             self.fault("footer_key", "footer_key is missing; set it to the id of a master key")
+        elif members.get("subjects") and names_in(str(members["footer_key"])):
+            message = "footer_key protects the vault of subjects, too: name no partition in it"
+            self.fault("footer_key", message)
         sample: dict[str, Any] = {
             name: re.sub(r"\{[^{}]*\}", "x", value) if isinstance(value, str) else value
             for name, value in members.items()

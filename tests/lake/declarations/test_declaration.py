@@ -192,6 +192,11 @@ def test_all_mistakes_are_reported_at_once_with_line_and_suggestion() -> None:
             "line 5: k is still a master key of the dataset, so it is not a previous one",
         ),
         (
+            '[dataset.a]\nlocation = "a"\npartitions = ["p"]\nfooter_key = "k-{partition.p}"\n'
+            'subjects = "s.db"\nsubject_key = "id"\nsubject_columns = ["x"]',
+            "line 4: footer_key protects the vault of subjects, too: name no partition in it",
+        ),
+        (
             '[dataset.a]\nlocation = "~no-such-user/a"\nfooter_key = "k"\n'
             'recipients = ["~no-such-user/r.pub"]',
             "line 4: ~no-such-user/r.pub: No such file or directory",
