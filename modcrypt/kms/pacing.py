@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import TypeVar
 
-from modcrypt.errors import KmsUnavailableError
+from modcrypt.errors import KeyRetrievalError, KmsUnavailableError
 from modcrypt.io.threads import pause
 from modcrypt.runtime.fork_safety import fork_safe
 from modcrypt.runtime.log import LOGGER
@@ -244,6 +244,14 @@ def is_cut_short(error: Exception) -> bool:
 def is_untrusted(error: Exception) -> bool:
     """Return whether a certificate of TLS is not trusted, by the text of OpenSSL."""
     return any(reason in str(error) for reason in ("CERTIFICATE_VERIFY_FAILED", "doesn't match"))
+
+
+def make_trust_error(what: str, variable: str) -> KeyRetrievalError:
+    """Return the error for such a certificate; `variable` names the file of those to trust."""
+    return KeyRetrievalError(
+        f"{what}: its TLS certificate is not trusted here; set {variable} to the file of its "
+        "authority"
+    )
 
 
 def parse_retry_after(headers: Mapping[str, str]) -> float | None:

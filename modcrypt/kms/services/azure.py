@@ -38,7 +38,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.client import Capabilities, UnpicklableClient
-from modcrypt.kms.pacing import is_untrusted, parse_retry_after
+from modcrypt.kms.pacing import is_untrusted, make_trust_error, parse_retry_after
 from modcrypt.kms.references import parse_kms_uri
 from modcrypt.pkmt1.material import MAX_WRAPPED
 from modcrypt.runtime.extras import missing_extra
@@ -252,19 +252,12 @@ def _convert_errors(master_key_id: str, unwrapping: bool = False) -> Iterator[No
         raise _convert_error(error, what, unwrapping) from None
     except azure_errors.AzureError as error:  # no answer
         if is_untrusted(error):
-            raise _make_trust_error(what) from None
+            raise make_trust_error(what, "REQUESTS_CA_BUNDLE") from None
         raise KmsUnavailableError(f"{what} is unavailable: {type(error).__name__}") from None
     except OSError:  # of the file with certificates
-        raise _make_trust_error(what) from None
+        raise make_trust_error(what, "REQUESTS_CA_BUNDLE") from None
     except UnacceptableAnswerError as error:
         raise KeyRetrievalError(f"{what}: invalid answer: {error}") from None
-
-
-def _make_trust_error(what: str) -> KeyRetrievalError:
-    return KeyRetrievalError(
-        f"{what}: its TLS certificate is not trusted here; set REQUESTS_CA_BUNDLE to the file of "
-        "its authority"
-    )
 
 
 def _convert_error(

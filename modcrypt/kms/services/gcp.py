@@ -30,7 +30,7 @@ from modcrypt.errors import (
     KmsUnavailableError,
 )
 from modcrypt.kms.client import Capabilities, UnpicklableClient
-from modcrypt.kms.pacing import is_untrusted
+from modcrypt.kms.pacing import is_untrusted, make_trust_error
 from modcrypt.kms.references import parse_kms_uri
 from modcrypt.pkmt1.material import MAX_WRAPPED
 from modcrypt.runtime.extras import missing_extra
@@ -209,10 +209,7 @@ def _convert_error(error: Exception, master_key_id: str) -> KeyRetrievalError:
     if isinstance(error, google_errors.FailedPrecondition):
         return KeyDisabledError(f"{what}: the key, or the version needed, is disabled or destroyed")
     if is_untrusted(error):
-        return KeyRetrievalError(
-            f"{what}: its TLS certificate is not trusted here; set "
-            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH to the file of its authority"
-        )
+        return make_trust_error(what, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
     if isinstance(error, _UNAVAILABLE):
         throttled = isinstance(error, google_errors.TooManyRequests)  # and ResourceExhausted
         return KmsUnavailableError(what, throttled=throttled, retry_after=_find_delay(error))
