@@ -255,8 +255,7 @@ class Projection:
         stored = source.type
         if not _can_become(_storage_type(stored), _storage_type(shown)):
             raise self._type_mismatch(source)
-        kinds: tuple[Any, ...] = stored, shown
-        finer = all(map(pa.types.is_timestamp, kinds)) and [k.unit for k in kinds] == ["ns", "us"]
+        finer = pa.types.is_timestamp(stored) and (stored.unit, shown.unit) == ("ns", "us")
 
         def convert_values(array: pa.Array) -> pa.Array:
             if isinstance(array, pa.ExtensionArray):
